@@ -1,0 +1,24 @@
+"""The one exception that means: the input is at fault, and this is where."""
+
+
+class InputError(ValueError):
+    """Bad input, told in one line: where it stands, what was found, what was expected.
+
+    Parameters
+    ----------
+    where : str
+        ``FILE:LINE``, ``FILE: KEY`` or ``KEY``, as exact as is known.
+    found : str
+        What stands there.
+    expected : str
+        What should stand there.
+
+    Examples
+    --------
+    >>> str(InputError("mine.yaml:7 slo.ttft", "300", "a time with its unit, such as '300 ms'"))
+    "mine.yaml:7 slo.ttft: found 300, expected a time with its unit, such as '300 ms'"
+    """
+
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        self.where, self.found, self.expected = where, found, expected
+        super().__init__(f"{where}: found {found}, expected {expected}")
