@@ -1,0 +1,157 @@
+"""Text with a unit to base units and back. Nowhere else in the package is a unit converted.
+
+Base units: byte, second, token, request, USD, joule, FLOP, GPU. A quantity is a number and a
+product of units, as in ``80 GiB``, ``25 GB/s``, ``3.50 USD/GPU/hour`` or ``0.12 USD/kWh``.
+Decimal and binary multiples are kept apart: ``GB`` is 1e9 bytes, ``GiB`` is 2**30.
+"""
+
+import difflib
+import re
+
+_SI = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_HOUR = 3600.0
+_DAY = 24 * _HOUR
+_YEAR = 365.25 * _DAY
+
+# name -> (factor to the base unit, base unit)
+_UNITS: dict[str, tuple[float, str]] = {
+    **{f"{prefix}B": (factor, "byte") for prefix, factor in (_SI | _BINARY).items()},
+    **{f"{prefix}bit": (factor / 8, "byte") for prefix, factor in _SI.items()},
+    **{f"{prefix}FLOP": (factor, "FLOP") for prefix, factor in _SI.items()},
+    **{f"{prefix}J": (factor, "joule") for prefix, factor in _SI.items()},
+    "byte": (1, "byte"),
+    "bytes": (1, "byte"),
+    "ns": (1e-9, "second"),
+    "us": (1e-6, "second"),
+    "ms": (1e-3, "second"),
+    "s": (1, "second"),
+    "min": (60, "second"),
+    "hour": (_HOUR, "second"),
+    "hours": (_HOUR, "second"),
+    "h": (_HOUR, "second"),
+    "day": (_DAY, "second"),
+    "days": (_DAY, "second"),
+    "month": (_YEAR / 12, "second"),
+    "months": (_YEAR / 12, "second"),
+    "year": (_YEAR, "second"),
+    "years": (_YEAR, "second"),
+    "token": (1, "token"),
+    "tokens": (1, "token"),
+    "request": (1, "request"),
+    "requests": (1, "request"),
+    "GPU": (1, "GPU"),
+    "USD": (1, "USD"),
+    "%": (0.01, ""),
+}
+# Power is energy over time, so that W and J meet in one dimension.
+_POWER: dict[str, float] = {f"{prefix}W": factor for prefix, factor in _SI.items()}
+_ENERGY_HOUR: dict[str, float] = {f"{prefix}Wh": factor * _HOUR for prefix, factor in _SI.items()}
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z", re.S)
+
+Dimension = tuple[tuple[str, int], ...]
+
+
+def _unit(text: str) -> tuple[float, dict[str, int]]:
+    """Factor and dimension of a product such as ``USD/GB/month``; ``/`` binds one name."""
+    factor, powers = 1.0, {}
+    for position, part in enumerate(text.replace("*", " * ").split("/")):
+        for name in part.split(" "):
+            if name in ("", "*", "1"):
+                continue
+            if name in _UNITS:
+                scale, base = _UNITS[name]
+                dimension = {base: 1} if base else {}
+            elif name in _POWER:
+                scale, dimension = _POWER[name], {"joule": 1, "second": -1}
+            elif name in _ENERGY_HOUR:
+                scale, dimension = _ENERGY_HOUR[name], {"joule": 1}
+            else:
+                near = difflib.get_close_matches(name, [*_UNITS, *_POWER, *_ENERGY_HOUR], 1, 0.5)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise ValueError(f"unknown unit {name!r}{hint}")
+            sign = -1 if position else 1
+            factor = factor / scale if position else factor * scale
+            for base, power in dimension.items():
+                powers[base] = powers.get(base, 0) + sign * power
+    return factor, {base: power for base, power in powers.items() if power}
+
+
+def dimension(unit: str) -> Dimension:
+    """Dimension of a unit, as sorted (base, power) pairs.
+
+    >>> dimension("GB/s") == dimension("B/hour")
+    True
+    >>> dimension("kW") == dimension("J/s")
+    True
+    """
+    return tuple(sorted(_unit(unit)[1].items()))
+
+
+def quantity(text: str, unit: str) -> float:
+    """Read ``text`` and return its value in base units; it must have the dimension of ``unit``.
+
+    Parameters
+    ----------
+    text : str
+        A number with its unit. Underscores and commas may group the digits.
+    unit : str
+        Any unit of the expected dimension, for instance ``"B/s"``; ``""`` for a pure number.
+
+    Raises
+    ------
+    ValueError
+        If there is no number, no unit where one belongs, or a unit of another dimension.
+
+    Examples
+    --------
+    >>> quantity("80 GiB", "B")
+    85899345920.0
+    >>> quantity("400 Gbit/s", "B/s")
+    50000000000.0
+    >>> quantity("50 %", "")
+    0.5
+    >>> quantity("300", "s")
+    Traceback (most recent call last):
+    ...
+    ValueError: a number without a unit
+    >>> quantity("3 GB", "B/s")
+    Traceback (most recent call last):
+    ...
+    ValueError: a unit of another kind, 'GB'
+    """
+    match = _QUANTITY.match(text)
+    if not match:
+        raise ValueError("no number")
+    number, found = match.groups()
+    factor, powers = _unit(found)
+    if tuple(sorted(powers.items())) != dimension(unit):
+        raise ValueError(
+            f"a unit of another kind, {found!r}" if found else "a number without a unit"
+        )
+    return float(number.replace("_", "").replace(",", "")) * factor
+
+
+def per(value: float, unit: str) -> float:
+    """``value``, in base units, expressed in ``unit``.
+
+    >>> per(1e9 / 3600, "GB/hour")
+    1.0
+    >>> per(2**31, "GiB")
+    2.0
+    """
+    return value / _unit(unit)[0]
+
+
+def text(value: float, units: tuple[str, ...]) -> str:
+    """``value``, in base units, in the largest of ``units`` (ascending) in which it is at least 1.
+
+    >>> text(0.000208, ("ns", "us", "ms", "s"))
+    '208 us'
+    >>> text(5400, ("s", "min", "hour"))
+    '1.5 hour'
+    """
+    fitting = [unit for unit in units if abs(per(value, unit)) >= 1]
+    unit = fitting[-1] if fitting else units[0]
+    return f"{per(value, unit):.3g} {unit}"
