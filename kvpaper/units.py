@@ -1,7 +1,7 @@
 """Text with a unit to base units and back. Nowhere else in the package is a unit converted.
 
-Base units: byte, second, token, request, USD, joule, FLOP, GPU. A quantity is a number and a
-product of units, as in ``80 GiB``, ``25 GB/s``, ``3.50 USD/GPU/hour`` or ``0.12 USD/kWh``.
+Base units: byte, second, token, USD, joule, FLOP. A quantity is a number and a product of units,
+as in ``80 GiB``, ``25 GB/s``, ``3.50 USD/hour`` or ``0.12 USD/kWh``.
 Decimal and binary multiples are kept apart: ``GB`` is 1e9 bytes, ``GiB`` is 2**30.
 """
 
@@ -38,10 +38,11 @@ _UNITS: dict[str, tuple[float, str]] = {
     "years": (_YEAR, "second"),
     "token": (1, "token"),
     "tokens": (1, "token"),
-    "request": (1, "request"),
-    "requests": (1, "request"),
-    "GPU": (1, "GPU"),
     "USD": (1, "USD"),
+    # Counts: written where they help the reader, without a dimension of their own.
+    "request": (1, ""),
+    "requests": (1, ""),
+    "GPU": (1, ""),
     "%": (0.01, ""),
 }
 # Power is energy over time, so that W and J meet in one dimension.

@@ -1,0 +1,103 @@
+# The paper from its sources. `make help` lists the targets.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+MAKEFLAGS += -j2
+
+SCENARIO ?= paper
+PYTHON ?= python3
+export SCENARIO
+export JUPYTER_PREFER_ENV_PATH := 1
+export PYTHONDONTWRITEBYTECODE :=
+export SOURCE_DATE_EPOCH := 1785110400
+
+# The stamp carries the checksum of the lock: the environment is remade when the lock changes, and only then.
+ENV := .venv/.ready-$(firstword $(shell cksum < requirements.lock))
+BIN := .venv/bin
+BUILD := build/$(SCENARIO)
+HTML := book/_build/$(SCENARIO)/html/index.html
+SCENARIO_FILE := data/scenarios/$(SCENARIO).yaml
+
+NOTEBOOKS := $(sort $(wildcard notebooks/[0-9]*.ipynb))
+STEMS := $(NOTEBOOKS:notebooks/%.ipynb=%)
+PACKAGE := $(shell find kvpaper -name '*.py' -o -name '*.yaml')
+DATA := $(shell find data -type f -not -path 'data/results/*')
+BOOK := $(shell find book -type f -not -path 'book/_build/*' -not -name '*.pyc')
+
+.PHONY: help
+help: ## Show this list
+	@echo "make TARGET [SCENARIO=name]    (a name in data/scenarios, default: paper)"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | awk -F@ '{printf "%-18s %s\n", $$1, $$2}'
+
+.PHONY: paper
+paper: $(HTML) ## Set up, run the notebooks, draw the figures, build the book
+	@echo "The paper is at $(HTML)"
+
+.PHONY: test
+test: $(ENV) ## Run all tests: package, documentation, notebooks
+	$(BIN)/python -m pytest
+
+.PHONY: notebooks
+notebooks: $(STEMS:%=$(BUILD)/%.done) ## Run the notebooks whose inputs changed
+
+.PHONY: figures
+figures: notebooks ## Draw the figures: each notebook draws its own
+	@echo "The figures are in figures/$(SCENARIO)"
+
+.PHONY: book
+book: paper ## Build the book from the executed notebooks
+
+.PHONY: lab
+lab: $(ENV) ## Open JupyterLab on the sources
+	$(BIN)/jupyter lab --notebook-dir=notebooks
+
+.PHONY: lint
+lint: $(ENV) ## Check style, and that notebooks are committed without outputs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python notebooks/execute.py --check-stripped
+
+.PHONY: lock
+lock: $(ENV) ## Resolve pyproject.toml anew into requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --all-extras --output-file requirements.lock pyproject.toml
+
+.PHONY: env
+env: $(ENV) ## Make the environment .venv from the lock
+
+.PHONY: clean
+clean: ## Remove what was built; the environment stays
+	rm -rf build book/_build .pytest_cache .ruff_cache
+
+$(ENV): | requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON): found $$($(PYTHON) -V 2>&1), expected Python 3.11 or later (make PYTHON=python3.11 ...)" >&2; exit 2; }
+	@echo "Making the environment .venv from requirements.lock"
+	@rm -f .venv/.ready-*
+	@$(PYTHON) -m venv --clear .venv
+	@sed -n '/^uv==/,/# via/p' requirements.lock > .venv/uv.lock
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock; then \
+	  $(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock; \
+	else \
+	  $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock; \
+	fi
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . \
+	  || $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# What each notebook reads, one file a notebook, rewritten only where it changed.
+$(BUILD)/inputs.done: $(SCENARIO_FILE) $(NOTEBOOKS) $(DATA) notebooks/execute.py | $(ENV)
+	@$(BIN)/python notebooks/execute.py --inputs $(SCENARIO)
+	@touch $@
+
+$(BUILD)/inputs/%.json: $(BUILD)/inputs.done ;
+
+$(BUILD)/%.done: notebooks/%.ipynb $(BUILD)/inputs/%.json $(PACKAGE) $(ENV)
+	@$(BIN)/python notebooks/execute.py $(SCENARIO) $*
+	@touch $@
+
+$(HTML): $(STEMS:%=$(BUILD)/%.done) $(BOOK) data/published.csv data/nomenclature.csv
+	@$(BIN)/python book/assemble.py $(SCENARIO)
+
+$(SCENARIO_FILE):
+	@echo "SCENARIO: found $(SCENARIO), expected a name out of: $(patsubst data/scenarios/%.yaml,%,$(wildcard data/scenarios/*.yaml))" >&2; exit 2

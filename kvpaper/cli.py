@@ -1,0 +1,90 @@
+"""The command line. Thin: it reads arguments, calls one function, prints what it returns."""
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from kvpaper.errors import InputError
+
+# Each handler imports what it needs, so that --help stays fast.
+
+
+def _size(arguments: argparse.Namespace) -> int:
+    from kvpaper import models
+
+    model = models.load(arguments.model)
+    answer = models.size(model, arguments.tokens, arguments.dtype, arguments.tp)
+    if arguments.json:
+        _print_json(answer)
+        return 0
+    print(models.render(answer))
+    return 0
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from kvpaper import evaluate, results, scenario
+
+    loaded = scenario.load(arguments.scenario)
+    rows = results.jsonable(evaluate.everything(loaded))
+    if arguments.json:
+        _print_json({"scenario": loaded.name, "rows": rows})
+        return 0
+    print(evaluate.render(rows))
+    return 0
+
+
+def _print_json(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer, indent=1, allow_nan=False))
+
+
+def _whole_number(text: str) -> int:
+    from kvpaper import units
+
+    try:
+        value = units.quantity(text.removesuffix("tokens"), "")
+    except ValueError:
+        value = -1.0
+    if value < 0 or value != int(value):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number such as 8192")
+    return int(value)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kvpaper",
+        description="How much DRAM and flash to buy for KV caches; whether to split prefill off.",
+        epilog="Exit codes: 0 done, 2 bad input (one line says where), 1 a fault of kvpaper.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    size = commands.add_parser("size", help="what a model's KV cache takes")
+    size.add_argument("model", metavar="MODEL_OR_CONFIG", help="a shipped name or a config.json")
+    size.add_argument("--tokens", type=_whole_number, default=8192, metavar="N")
+    size.add_argument("--dtype", metavar="D", help="default: the config's KV setting, else bf16")
+    size.add_argument(
+        "--tp", type=_whole_number, default=1, metavar="N", help="tensor parallel size"
+    )
+    size.add_argument("--json", action="store_true")
+    size.set_defaults(run=_size)
+
+    evaluate = commands.add_parser("evaluate", help="what the formulas predict for a scenario")
+    evaluate.add_argument("scenario", metavar="SCENARIO", help="a name in data/scenarios or a file")
+    evaluate.add_argument("--json", action="store_true")
+    evaluate.set_defaults(run=_evaluate)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of our output went away; that is its choice and no failure.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,27 @@
+"""Where the data of this repository lies, in a checkout or beside an installed package."""
+
+import difflib
+from pathlib import Path
+
+from kvpaper.errors import InputError
+
+_PACKAGE = Path(__file__).resolve().parent
+_CHECKOUT = _PACKAGE.parent / "data"
+FOLDER = _CHECKOUT if (_CHECKOUT / "scenarios").is_dir() else _PACKAGE / "_data"
+
+
+def named(folder: str, name: str, suffix: str = ".yaml") -> Path:
+    """Path of ``data/<folder>/<name><suffix>``; an unknown name suggests the nearest.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    """
+    known = sorted(path.name.removesuffix(suffix) for path in (FOLDER / folder).glob(f"*{suffix}"))
+    if name in known:
+        return FOLDER / folder / f"{name}{suffix}"
+    near = difflib.get_close_matches(name.lower(), known, 1, 0.4)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    kind = folder.rstrip("s")
+    raise InputError(kind, f"{name!r}", f"a file or one of {', '.join(known)}{hint}")

@@ -1,0 +1,74 @@
+"""The one table of rows: written, read, and nothing else.
+
+A row is a mapping with ``quantity`` (the unit is its suffix), ``kind``, ``value`` and its
+coordinates. The kind is the only column in which predicted, simulated, tabulated, measured and
+published rows differ. A file carries no time, host or commit, so that a rerun gives the same bytes.
+"""
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvpaper import data
+
+KINDS = ("predicted", "simulated", "tabulated", "measured", "published")
+_FIRST = ("quantity", "kind", "value")
+Row = Mapping[str, Any]
+
+
+def table(rows: Iterable[Row]) -> "pandas.DataFrame":  # noqa: F821
+    """Rows as a table, the coordinates after quantity, kind and value.
+
+    Raises
+    ------
+    ValueError
+        On a row of an unknown kind or without one of the three first columns.
+    """
+    import pandas
+
+    rows = list(rows)
+    for row in rows:
+        if row.get("kind") not in KINDS or not {"quantity", "value"} <= row.keys():
+            raise ValueError(f"no row of results: {dict(row)}")
+    frame = pandas.DataFrame(rows)
+    return frame[[*_FIRST, *(name for name in frame if name not in _FIRST)]]
+
+
+def folder(scenario: str) -> Path:
+    """Folder of a scenario's results."""
+    return data.FOLDER / "results" / scenario
+
+
+def write(rows: "Iterable[Row] | pandas.DataFrame", scenario: str, stem: str) -> Path:  # noqa: F821
+    """Write rows to ``data/results/<scenario>/<stem>.csv``, twelve significant digits.
+
+    Twelve digits, since the last bits of a float differ between processors and a rerun should not.
+    """
+    frame = rows if hasattr(rows, "columns") else table(rows)
+    path = folder(scenario) / f"{stem}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    frame.to_csv(temporary, index=False, float_format="%.12g", lineterminator="\n")
+    os.replace(temporary, path)
+    return path
+
+
+def read(scenario: str, stem: str) -> "pandas.DataFrame":  # noqa: F821
+    """The table that a notebook of this stem wrote."""
+    import pandas
+
+    return pandas.read_csv(folder(scenario) / f"{stem}.csv")
+
+
+def jsonable(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Rows for JSON: without empty coordinates, and null where a value is no finite number."""
+    return [
+        {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in row.items()
+            if name == "value" or value is not None
+        }
+        for row in rows
+    ]

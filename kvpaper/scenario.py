@@ -1,0 +1,514 @@
+"""A scenario: model, hardware, serving, workload, targets and prices, each leaf with its source.
+
+A leaf of the YAML file is a number with its unit, ``64 GB/s``, or, where its source is told,
+``{value: "64 GB/s", source: "...", as_of: 2026-05}``. A price must have both, and may have a band,
+``low`` and ``high``. Inside, values are floats in base units and every name ends in its unit.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic import ValidationError as PydanticError
+from pydantic_core import PydanticCustomError
+
+from kvpaper import data, models, units
+from kvpaper.errors import InputError
+
+_DATE = re.compile(r"(19|20)\d\d(-(Q[1-4]|(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?))?\Z")
+_LEAF_KEYS = {"value", "low", "high", "source", "as_of"}
+_MAX_FILE_BYTES = 1_000_000
+_MAX_NODES = 20_000
+
+
+def _refusal(found: str, expected: str, key: str = "") -> PydanticCustomError:
+    context = {"found": found, "expected": expected, "key": key}
+    return PydanticCustomError("refusal", "{found}{expected}{key}", context)
+
+
+def _leaf_schema(example: str, plain: dict[str, Any] | None = None) -> WithJsonSchema:
+    """Schema of a leaf in both of its forms; ``plain`` is that of the short one."""
+    short = plain or {"type": ["string", "number"] if example.isdecimal() else "string"}
+    short = short | {"examples": [example]}
+    long_form = {
+        "type": "object",
+        "properties": {
+            "value": short,
+            "low": short,
+            "high": short,
+            "source": {"type": "string"},
+            "as_of": {"type": ["string", "integer"], "examples": ["2026-05", "2026-Q1"]},
+        },
+        "required": ["value"],
+        "additionalProperties": False,
+    }
+    return WithJsonSchema({"anyOf": [short, long_form]})
+
+
+def _quantity(unit: str, example: str, least: float = 0.0, most: float = float("inf")) -> Any:
+    """Type of a leaf: a float in base units, of the dimension of ``unit``, in [least, most]."""
+    expected = f"{'a value with its unit' if unit else 'a number'} such as {example!r}"
+
+    def read(raw: Any) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+            raise _refusal(repr(raw), expected)
+        try:
+            value = units.quantity(str(raw), unit)
+        except ValueError as error:
+            raise _refusal(f"{raw!r} ({error})", expected) from None
+        if not least <= value <= most:
+            limits = f"at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
+            raise _refusal(repr(raw), f"{limits}, {expected}")
+        return value
+
+    return Annotated[float, BeforeValidator(read), _leaf_schema(example)]
+
+
+def _above_zero(value: float) -> float:
+    if value <= 0:
+        raise _refusal(f"{value:g}", "a value above zero")
+    return value
+
+
+def _inside_unit_interval(value: float) -> float:
+    if not 0 < value < 1:
+        raise _refusal(f"{value:g}", "a number between 0 and 1, both excluded, such as '0.6'")
+    return value
+
+
+_POSITIVE = AfterValidator(_above_zero)
+Bytes = Annotated[_quantity("B", "1 TiB"), _POSITIVE]
+Rate = Annotated[_quantity("B/s", "64 GB/s"), _POSITIVE]
+FlopRate = Annotated[_quantity("FLOP/s", "580 TFLOP/s"), _POSITIVE]
+Seconds = _quantity("s", "300 ms")
+Duration = Annotated[_quantity("s", "36 months"), _POSITIVE]
+Tokens = _quantity("token", "8000 tokens", most=1e12)
+PerSecond = _quantity("1/s", "2 /s")
+Power = _quantity("W", "600 W")
+PowerPerByte = _quantity("W/B", "0.08 W/GB")
+Fraction = _quantity("", "0.6", most=1.0)
+Percentile = _quantity("", "90", least=1.0, most=99.99)
+TailExponent = Annotated[_quantity("", "0.6", least=-1e9), AfterValidator(_inside_unit_interval)]
+Text = Annotated[str, _leaf_schema("H200-NVL", {"type": "string"})]
+Count = Annotated[int, Field(ge=1), _leaf_schema("1", {"type": "integer", "minimum": 1})]
+Flag = Annotated[bool, _leaf_schema("true", {"type": "boolean"})]
+
+
+def _choice(*options: str) -> Any:
+    return Annotated[Literal[options], _leaf_schema(options[0], {"enum": list(options)})]
+
+
+TierName = Literal["hbm", "dram", "nvme", "remote"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, raw: Any) -> Any:
+        known = [info.alias or name for name, info in cls.model_fields.items()]
+        if not isinstance(raw, dict):
+            raise _refusal(repr(raw), f"a mapping with keys out of {', '.join(known)}")
+        for key in raw:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise _refusal("an unknown key", f"one of {', '.join(known)}{hint}", key)
+        return raw
+
+
+class Tier(_Part):
+    """One tier of the cache: how much it holds, how fast it reads, what it draws and endures."""
+
+    capacity_bytes: Bytes = Field(alias="capacity")
+    read_bytes_per_s: Rate = Field(alias="read")
+    write_bytes_per_s: Rate | None = Field(None, alias="write")
+    access_latency_s: Seconds = Field(0.0, alias="latency")
+    power_w_per_byte: PowerPerByte = Field(0.0, alias="power")
+    drive_writes_per_s: PerSecond | None = Field(None, alias="endurance")
+
+
+class Hardware(_Part):
+    """A server: its GPUs and the tiers that one of its instances can reach, fastest first."""
+
+    name: Text
+    gpus: Count = 1
+    gpu_power_w: Power | None = Field(None, alias="gpu_power")
+    tiers: dict[TierName, Tier] = Field(min_length=1)
+
+
+class Transfer(_Part):
+    """The link from a prefill to a decode instance; streamed layer by layer unless said."""
+
+    rate_bytes_per_s: Rate = Field(alias="rate")
+    latency_s: Seconds = Field(0.0, alias="latency")
+    layerwise: Flag = True
+
+
+class Prefill(_Part):
+    """Speed of prefill: a tabulated curve by its name, or the FLOP rate that a GPU reaches."""
+
+    table: Text | None = None
+    flops_per_s: FlopRate | None = Field(None, alias="rate")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "Prefill":
+        if (self.table is None) == (self.flops_per_s is None):
+            found = "neither" if self.table is None else "both"
+            raise _refusal(f"{found} of 'table' and 'rate'", "one of them")
+        return self
+
+
+class Serving(_Part):
+    """How the model is served."""
+
+    element: _choice("bf16", "fp16", "fp8", "int8", "fp4") = "bf16"
+    block_tokens: Tokens = Field(alias="block")
+    tensor_parallel: Count = 1
+    prefill: Prefill
+    first_token_from: _choice("decode", "prefill") = "decode"
+    transfer: Transfer
+    queue_wait_s: Seconds = Field(0.0, alias="queue_wait")
+
+
+class Workload(_Part):
+    """What is asked of it. A prompt is a reusable prefix and ``new`` tokens that no cache holds."""
+
+    requests_per_s: PerSecond = Field(alias="requests")
+    prompt_tokens: Tokens = Field(alias="prompt")
+    new_tokens: Tokens = Field(256.0, alias="new")
+    output_tokens: Tokens = Field(alias="output")
+    trace: Text | None = None
+    tail_exponent: TailExponent = Field(alias="beta")
+    ceiling: Fraction = 1.0
+    working_set_bytes: Bytes | None = Field(None, alias="working_set")
+
+    @model_validator(mode="after")
+    def _new_is_part_of_prompt(self) -> "Workload":
+        if self.new_tokens >= self.prompt_tokens:
+            found = f"prompt {self.prompt_tokens:g} tokens with {self.new_tokens:g} of them new"
+            raise _refusal(found, "a prompt longer than its new tokens")
+        return self
+
+
+class Slo(_Part):
+    """The targets, met by the given percentile of requests."""
+
+    ttft_s: Duration = Field(alias="ttft")
+    tpot_s: Duration = Field(alias="tpot")
+    percentile: Percentile = 90.0
+
+
+class Rent(_Part):
+    """What a byte costs where it is rented and not bought."""
+
+    dram: _quantity("USD/B/s", "3 USD/GB/month") | None = None
+    nvme: _quantity("USD/B/s", "0.08 USD/GB/month") | None = None
+    remote: _quantity("USD/B/s", "0.03 USD/GB/month") | None = None
+
+
+class Prices(_Part):
+    """Dated prices, and which of the three readings of rent holds.
+
+    ``amortised``: bought and written off over ``lifetime``. ``rented``: paid by use. ``bundled``:
+    comes with the GPU, so that one byte more costs nothing.
+    """
+
+    reading: _choice("amortised", "rented", "bundled") = "amortised"
+    lifetime_s: Duration = Field(units.quantity("36 months", "s"), alias="lifetime")
+    gpu_usd_per_s: _quantity("USD/s", "3.50 USD/hour") = Field(alias="gpu")
+    dram: _quantity("USD/B", "13.8 USD/GB") | None = None
+    nvme: _quantity("USD/B", "0.365 USD/GB") | None = None
+    remote: _quantity("USD/B", "0.02 USD/GB") | None = None
+    rent: Rent = Rent()
+    energy_usd_per_j: _quantity("USD/J", "0.10 USD/kWh") = Field(0.0, alias="energy")
+
+    @model_validator(mode="after")
+    def _rent_is_known(self) -> "Prices":
+        if self.reading == "rented" and not self.rent.model_fields_set:
+            raise _refusal("reading 'rented' without 'rent'", "a rent for each tier that is rented")
+        return self
+
+
+class _File(_Part):
+    """The whole file, as it is validated and as its JSON Schema is generated."""
+
+    model: Text
+    hardware: Hardware
+    serving: Serving
+    workload: Workload
+    slo: Slo
+    prices: Prices
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """What stands in the file at one key: its text, its source, its date and its line."""
+
+    text: str
+    source: str | None
+    as_of: str | None
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A validated scenario; ``low`` and ``high`` are its prices with every band at that end."""
+
+    name: str
+    file: str
+    model: models.Model
+    hardware: Hardware
+    serving: Serving
+    workload: Workload
+    slo: Slo
+    prices: Prices
+    low: Prices
+    high: Prices
+    leaves: dict[str, Leaf]
+
+    def where(self, key: str) -> str:
+        """``FILE:LINE KEY`` for a message about the value at ``key``."""
+        return (
+            f"{self.file}:{self.leaves[key].line} {key}"
+            if key in self.leaves
+            else f"{self.file}: {key}"
+        )
+
+
+def _compose(file: Path) -> yaml.Node:
+    try:
+        if file.stat().st_size > _MAX_FILE_BYTES:
+            raise InputError(str(file), "a file above 1 MB", "a scenario of a few kB")
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
+        raise InputError(str(file), reason or "an unreadable file", "a scenario in YAML") from None
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "characters that YAML does not allow"
+        raise InputError(f"{file}{line}", problem, "valid YAML") from None
+    except RecursionError:
+        raise InputError(str(file), "nesting without end", "a scenario") from None
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(str(file), "no mapping", "a scenario with its keys at the top")
+    return node
+
+
+class _Tree:
+    """A YAML file as plain values for each of the three ends, with its leaves and their lines."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.leaves, self.lines, self._nodes = file, {}, {}, 0
+        root = _compose(file)
+        self.ends = {end: self._plain(root, "", end) for end in ("value", "low", "high")}
+
+    def _plain(self, node: yaml.Node, key: str, end: str) -> Any:
+        self._nodes += 1
+        line = node.start_mark.line + 1
+        self.lines.setdefault(key, line)
+        if self._nodes > _MAX_NODES:
+            raise InputError(f"{self.file}:{line}", "aliases without end", "a scenario")
+        if isinstance(node, yaml.ScalarNode):
+            value = _scalar(node)
+            if value is not None:
+                self.leaves.setdefault(key, Leaf(node.value, None, None, line))
+            return value
+        if isinstance(node, yaml.SequenceNode):
+            raise InputError(f"{self.file}:{line} {key}", "a list", "a value or a mapping")
+        children = {}
+        for name, child in node.value:
+            if name.value in children:
+                raise InputError(
+                    f"{self.file}:{name.start_mark.line + 1} {key}",
+                    f"{name.value!r} twice",
+                    "each key once",
+                )
+            children[name.value] = child
+        if "value" in children:
+            return self._long_leaf(children, key, line, end)
+        path = f"{key}." if key else ""
+        return {name: self._plain(child, f"{path}{name}", end) for name, child in children.items()}
+
+    def _long_leaf(self, children: dict[str, yaml.Node], key: str, line: int, end: str) -> Any:
+        where = f"{self.file}:{line} {key}"
+        for name, child in children.items():
+            if name not in _LEAF_KEYS:
+                raise InputError(
+                    where, f"key {name!r}", f"keys out of {', '.join(sorted(_LEAF_KEYS))}"
+                )
+            if not isinstance(child, yaml.ScalarNode):
+                raise InputError(where, f"no single value at {name!r}", "a text or a number")
+        if not key.startswith("prices.") and children.keys() & {"low", "high"}:
+            raise InputError(where, "a band", "'low' and 'high' on prices only")
+        source, as_of = (
+            children[name].value if name in children else None for name in ("source", "as_of")
+        )
+        if as_of is not None and not _DATE.match(as_of):
+            raise InputError(
+                f"{where}.as_of", repr(as_of), "a date such as 2026-05, 2026-05-17 or 2026-Q1"
+            )
+        self.leaves[key] = Leaf(children["value"].value, source, as_of, line)
+        return _scalar(children.get(end, children["value"]))
+
+
+def _scalar(node: yaml.ScalarNode) -> Any:
+    """Null, truth value and whole number as YAML means them; all else stays the text it is."""
+    kind = node.tag.rpartition(":")[2]
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return node.value.lower() in ("true", "yes", "on")
+    if kind == "int" and node.value.lstrip("+-").isdigit() and len(node.value) < 19:
+        return int(node.value)
+    return node.value
+
+
+def _input_error(error: PydanticError, tree: _Tree) -> InputError:
+    """The first finding of pydantic as one line with file, line and key."""
+    first = error.errors(include_url=False)[0]
+    context = first.get("ctx", {})
+    location = [str(part) for part in first["loc"] if part != "[key]"]
+    if context.get("key"):
+        location.append(context["key"])
+    key = ".".join(location)
+    nearest = key
+    while nearest and nearest not in tree.lines:
+        nearest = nearest.rpartition(".")[0]
+    where = f"{tree.file}:{tree.lines[nearest]} {key}".rstrip()
+    if first["type"] == "refusal":
+        return InputError(where, context["found"], context["expected"])
+    if first["type"] == "missing":
+        return InputError(where, "nothing", f"a value for {location[-1]!r}")
+    if first["type"] == "literal_error":
+        return InputError(where, repr(first["input"]), f"one of {context['expected']}")
+    return InputError(where, repr(first["input"]), first["msg"].lower())
+
+
+def _check_dates(tree: _Tree) -> None:
+    """A price without a date and a source is no price."""
+    for key, leaf in tree.leaves.items():
+        if not key.startswith("prices.") or key in ("prices.reading", "prices.lifetime"):
+            continue
+        for name, found in (("source", leaf.source), ("as_of", leaf.as_of)):
+            if not found:
+                where = f"{tree.file}:{leaf.line} {key}"
+                expected = "{value: ..., source: ..., as_of: 2026-05}"
+                raise InputError(where, f"a price without {name!r}", expected)
+
+
+def load(name_or_path: str) -> Scenario:
+    """Read and check a scenario.
+
+    Parameters
+    ----------
+    name_or_path : str
+        The name of a file in ``data/scenarios`` or the path of a YAML file. A model given as a
+        path is looked up from the folder of that file.
+
+    Raises
+    ------
+    InputError
+        On the first fault, in one line with file, line and key.
+    """
+    text = str(name_or_path)
+    is_path = text.endswith((".yaml", ".yml")) or "/" in text
+    file = Path(text) if is_path else data.named("scenarios", text)
+    tree = _Tree(_shown(file))
+    parts = {}
+    for end, raw in tree.ends.items():
+        try:
+            parts[end] = _File.model_validate(raw)
+        except PydanticError as error:
+            raise _input_error(error, tree) from None
+    _check_dates(tree)
+    middle = parts["value"]
+    return Scenario(
+        name=file.stem,
+        file=str(tree.file),
+        model=_model(tree, middle.model, file.parent),
+        hardware=middle.hardware,
+        serving=middle.serving,
+        workload=middle.workload,
+        slo=middle.slo,
+        prices=middle.prices,
+        low=parts["low"].prices,
+        high=parts["high"].prices,
+        leaves=tree.leaves,
+    )
+
+
+def _shown(file: Path) -> Path:
+    """The path as a person in the current folder would write it."""
+    try:
+        return file.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return file
+
+
+def _model(tree: _Tree, name: str, folder: Path) -> models.Model:
+    beside = folder / name
+    try:
+        return models.load(str(beside) if beside.exists() else name)
+    except InputError as error:
+        where = f"{tree.file}:{tree.lines['model']} model ({error.where})"
+        raise InputError(where, error.found, error.expected) from None
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of a scenario file, generated from the value objects."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kvpaper scenario",
+        **_File.model_json_schema(),
+    }
+
+
+class Reads:
+    """A scenario of which only the declared keys can be read, so that nothing else is depended on.
+
+    Parameters
+    ----------
+    part : object
+        The scenario, or a part of it.
+    keys : tuple of str
+        Keys as in the file, such as ``"model"``, ``"hardware.tiers"`` or ``"serving.element"``.
+
+    Raises
+    ------
+    AttributeError
+        On a key that is not declared; the message names it.
+    """
+
+    def __init__(self, part: Any, keys: tuple[str, ...], prefix: str = "") -> None:
+        self._part, self._keys, self._prefix = part, keys, prefix
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._part, name)
+        fields = getattr(type(self._part), "model_fields", {})
+        key = f"{self._prefix}{fields[name].alias or name if name in fields else name}"
+        if name in ("low", "high"):
+            return Reads(value, self._keys, "prices.")
+        if isinstance(self._part, Scenario) and name not in _File.model_fields:
+            return value
+        if any(f"{key}.".startswith(f"{declared}.") for declared in self._keys):
+            return value
+        if any(declared.startswith(f"{key}.") for declared in self._keys):
+            return Reads(value, self._keys, f"{key}.")
+        raise AttributeError(f"{key!r} is not declared in reads: {', '.join(self._keys)}")

@@ -1,0 +1,219 @@
+"""Run one notebook for one scenario, or note what every notebook reads.
+
+    python notebooks/execute.py SCENARIO STEM [-p NAME=VALUE ...]
+    python notebooks/execute.py --inputs SCENARIO
+    python notebooks/execute.py --check-stripped
+
+A notebook declares what it depends on in one literal assignment, ``reads = (...)``: keys of the
+scenario, and paths that begin with ``data/``. ``--inputs`` writes their present values, one file
+a notebook, and touches a file only where it changed; make does the rest.
+"""
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from kvpaper import data
+from kvpaper.errors import InputError
+from kvpaper.scenario import Scenario, load
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parent
+
+
+def notebooks() -> list[Path]:
+    return sorted(FOLDER.glob("[0-9]*.ipynb"))
+
+
+def source_cells(path: Path) -> list[dict]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(str(path), type(error).__name__, "a notebook") from None
+
+
+def literals(cell: dict) -> dict[str, object]:
+    """Names that a cell assigns a literal to."""
+    tree = ast.parse("".join(cell["source"]))
+    return {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+
+
+def parameters(path: Path) -> dict[str, object]:
+    """Defaults of the notebook's ``parameters`` cell."""
+    for cell in source_cells(path):
+        if "parameters" in cell["metadata"].get("tags", ()):
+            return literals(cell)
+    raise InputError(str(path), "no cell tagged 'parameters'", "one")
+
+
+def reads(path: Path) -> tuple[str, ...]:
+    """What the notebook declares to depend on."""
+    for cell in source_cells(path):
+        if cell["cell_type"] == "code" and "".join(cell["source"]).startswith("reads = "):
+            return literals(cell)["reads"]
+    raise InputError(str(path), "no cell that begins with 'reads = '", "one")
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def inputs(scenario: Scenario, keys: tuple[str, ...]) -> dict[str, object]:
+    """Present values of the declared keys and checksums of the declared files."""
+    found: dict[str, object] = {}
+    for key in keys:
+        if key.startswith("data/"):
+            path = data.FOLDER / key.removeprefix("data/")
+            files = sorted(path.rglob("*")) if path.is_dir() else [path]
+            found |= {str(f.relative_to(ROOT)): digest(f) for f in files if f.is_file()}
+        else:
+            found |= {
+                name: [leaf.text, leaf.source, leaf.as_of]
+                for name, leaf in scenario.leaves.items()
+                if f"{name}.".startswith(f"{key}.")
+            }
+        if key == "model":
+            found["model description"] = hashlib.sha256(repr(scenario.model).encode()).hexdigest()
+        if key.startswith("prices"):
+            found |= {f"{key} {end}": repr(getattr(scenario, end)) for end in ("low", "high")}
+    return found
+
+
+def write_inputs(name: str) -> None:
+    scenario = load(name)
+    folder = ROOT / "build" / name / "inputs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in notebooks():
+        text = json.dumps(inputs(scenario, reads(path)), indent=1, sort_keys=True)
+        target = folder / f"{path.stem}.json"
+        if not target.exists() or target.read_text(encoding="utf-8") != text:
+            write(target, text)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def checked(path: Path, given: list[str]) -> dict[str, object]:
+    """``NAME=VALUE`` texts as parameters; each must exist and have the type of its default."""
+    known, values = parameters(path), {}
+    for text in given:
+        name, _, raw = text.partition("=")
+        if name not in known:
+            raise InputError(
+                f"{path.name}: {name}", "an unknown parameter", f"one of {', '.join(known)}"
+            )
+        if isinstance(known[name], str):
+            values[name] = raw
+            continue
+        try:
+            values[name] = ast.literal_eval(raw)
+        except (ValueError, SyntaxError):
+            values[name] = raw
+        expected = type(known[name])
+        accepted = (int, float) if expected is float else expected
+        if not isinstance(values[name], accepted) or isinstance(values[name], bool) != (
+            expected is bool
+        ):
+            raise InputError(
+                f"{path.name}: {name}", repr(raw), f"a value of type {expected.__name__}"
+            )
+    return values
+
+
+def run(name: str, stem: str, given: list[str]) -> int:
+    path = FOLDER / f"{stem}.ipynb"
+    if not path.is_file():
+        raise InputError("notebook", repr(stem), f"one of {', '.join(p.stem for p in notebooks())}")
+    values = checked(path, [f"scenario={name}", *given])
+
+    import nbformat
+    import papermill
+
+    folder = ROOT / "build" / name
+    done, failed = folder / "notebooks" / path.name, folder / "failed" / path.name
+    work = folder / "notebooks" / f".{stem}.{os.getpid()}.ipynb"
+    work.parent.mkdir(parents=True, exist_ok=True)
+    failed.unlink(missing_ok=True)
+    start = time.monotonic()
+    try:
+        papermill.execute_notebook(path, work, values, progress_bar=False, cwd=FOLDER)
+    except papermill.PapermillExecutionError as error:
+        failed.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(work, failed)
+        print(
+            f"{path.name}: cell {error.exec_count} failed with {error.ename}: {error.evalue}; "
+            f"see {failed.relative_to(ROOT)}",
+            file=sys.stderr,
+        )
+        return 1
+    finally:
+        executed = nbformat.read(work, 4) if work.exists() else None
+        work.unlink(missing_ok=True)
+    write(done, nbformat.writes(without_times(executed)) + "\n")
+    print(f"{stem}: {time.monotonic() - start:.1f} s", flush=True)
+    return 0
+
+
+def without_times(notebook):
+    """The executed copy without clock and host, so that a rerun gives the same bytes."""
+    notebook.metadata.pop("papermill", None)
+    for position, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{position}"
+        for key in ("papermill", "execution"):
+            cell.metadata.pop(key, None)
+    return notebook
+
+
+# Small notebooks whose outputs are committed, since nbval compares them strictly.
+WITH_OUTPUTS = ("10_kv_bytes",)
+
+
+def check_stripped() -> int:
+    faults = [
+        f"{path}: cell {number} has outputs"
+        for path in notebooks()
+        if path.stem not in WITH_OUTPUTS
+        for number, cell in enumerate(source_cells(path))
+        if cell.get("outputs") or cell.get("execution_count")
+    ]
+    print("\n".join(faults), end="\n" if faults else "", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--inputs", metavar="SCENARIO")
+    parser.add_argument("--check-stripped", action="store_true")
+    parser.add_argument("scenario", nargs="?")
+    parser.add_argument("stem", nargs="?")
+    parser.add_argument("-p", "--parameter", action="append", default=[], metavar="NAME=VALUE")
+    arguments = parser.parse_args()
+    try:
+        if arguments.check_stripped:
+            return check_stripped()
+        if arguments.inputs:
+            write_inputs(arguments.inputs)
+            return 0
+        if not arguments.stem:
+            parser.error("a scenario and a notebook are needed")
+        return run(arguments.scenario, arguments.stem, arguments.parameter)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
