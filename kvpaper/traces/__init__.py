@@ -1,0 +1,1 @@
+"""Request logs of many formats, read into one canonical block trace."""

@@ -1,0 +1,426 @@
+"""From files to one block trace: recognise, parse in parts, count what is damaged, join."""
+
+import csv
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from kvpaper.errors import InputError
+from kvpaper.parallel import map_tasks
+from kvpaper.traces import readers
+from kvpaper.traces.block_trace import PARQUET_KEY, BlockTrace, read_parquet
+from kvpaper.traces.dense import chained_ids, dense_ids
+from kvpaper.traces.lines import Damage, DamagedError, compression, lines, open_bytes
+from kvpaper.traces.readers import Format, Options, Request
+
+PART_BYTES = 32 * 2**20
+LARGEST_DOCUMENT_BYTES = 256 * 2**20
+_DAMAGES_KEPT = 20
+_LINES_SNIFFED = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines of one file that one task parses."""
+
+    path: Path
+    container: str  # "jsonl", "json", "csv", "parquet" or "sizes"
+    format: Format | None
+    options: Options
+    strict: bool
+    start: int = 0
+    stop: int | None = None
+    header: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Batch:
+    """Requests of one part, ids as the log has them."""
+
+    arrival_s: array = field(default_factory=lambda: array("d"))
+    input_tokens: array = field(default_factory=lambda: array("q"))
+    output_tokens: array = field(default_factory=lambda: array("q"))
+    counts: array = field(default_factory=lambda: array("q"))
+    ids: array | np.ndarray = field(default_factory=lambda: array("q"))
+    sessions: list[tuple[str | None, str | None]] | None = None
+    sizes: dict[int, int] = field(default_factory=dict)
+    block_tokens: set[int] = field(default_factory=set)
+    scopes: list[str] = field(default_factory=list)
+    lines: int = 0
+    skipped: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+    def append(self, request: Request, place: str) -> None:
+        key = request.session, request.parent
+        ids = request.ids
+        if request.scope is not None:
+            key = place, None
+            scope = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest())
+            folded = np.uint64(scope) ^ (
+                np.asarray(ids).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            )
+            ids = array("q", folded.tobytes())
+        if key != (None, None) and self.sessions is None:
+            self.sessions = [(None, None)] * len(self.arrival_s)
+        if self.sessions is not None:
+            self.sessions.append(key)
+        self.arrival_s.append(request.arrival_s)
+        self.input_tokens.append(request.input_tokens)
+        self.output_tokens.append(request.output_tokens)
+        self.counts.append(len(ids))
+        self.ids.extend(ids)
+
+    def packed(self) -> "Batch":
+        """With ids as the narrowest array: what travels between processes."""
+        ids = np.frombuffer(self.ids, np.int64) if len(self.ids) else np.empty(0, np.int64)
+        if len(ids) and ids.min() >= -(2**31) and ids.max() < 2**31:
+            ids = ids.astype(np.int32)
+        self.ids = ids
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A trace and what reading it met with."""
+
+    trace: BlockTrace
+    formats: tuple[str, ...]
+    skipped_lines: int
+    damages: tuple[Damage, ...]
+    warnings: tuple[str, ...]
+
+
+def expand(paths: Iterable[Path | str]) -> tuple[list[Path], set[Path]]:
+    """All files meant, folders opened; and those of them that a folder merely contains."""
+    files, found_in_folder = [], set()
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(
+                file
+                for file in path.rglob("*")
+                if file.is_file()
+                and not any(name.startswith(".") for name in file.relative_to(path).parts)
+            )
+            if not inside:
+                raise InputError(str(path), "an empty folder", "trace files")
+            files += inside
+            found_in_folder.update(inside)
+        elif path.exists():
+            files.append(path)
+        else:
+            raise InputError(str(path), "no such file", "a trace")
+    return files, found_in_folder
+
+
+def recognise(path: Path, options: Options, strict: bool) -> Part:
+    """How ``path`` is to be read, told by its content."""
+    if path.stat().st_size == 0:
+        raise InputError(str(path), "an empty file", "a trace")
+    with open(path, "rb") as file:
+        if file.read(4) == b"PAR1":
+            return _recognise_parquet(path, options, strict)
+    generic = readers.GENERIC if options.columns else None
+    rows, first = [], None
+    for line in islice(lines(path), _LINES_SNIFFED):
+        if isinstance(line, DamagedError) or not line.strip():
+            continue
+        first = first or line.strip()
+        if first.startswith(b"["):
+            break
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    part = Part(path, "jsonl", generic or readers.recognised(iter(rows)), options, strict)
+    if first is None:
+        raise InputError(str(path), "no lines", "a trace")
+    if part.format and rows:
+        return part
+    if any(len(row) == 2 and "token_length" in row for row in rows):
+        return replace(part, container="sizes")
+    if first[:1] in b"{[" and not rows:
+        found = readers.recognised(iter(_document(path)[:_LINES_SNIFFED]))
+        if generic or found:
+            return replace(part, container="json", format=generic or found)
+    elif not rows:
+        header = tuple(next(csv.reader([first.decode("utf-8-sig", "replace")])))
+        found = readers.recognised(iter([dict.fromkeys(header)]))
+        if generic or found:
+            return replace(part, container="csv", format=generic or found, header=header)
+    known = ", ".join(known.name for known in readers.FORMATS)
+    raise InputError(f"{path}:1", f"{first[:60]!r}", f"one of {known}, or --columns")
+
+
+def _recognise_parquet(path: Path, options: Options, strict: bool) -> Part:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(str(path), f"a damaged Parquet file ({error})"[:200], "Parquet") from None
+    if PARQUET_KEY in (schema.metadata or {}):
+        return Part(path, "block trace", None, options, strict)
+    found = readers.recognised(iter([dict.fromkeys(schema.names)]))
+    if not (options.columns or found):
+        raise InputError(str(path), f"columns {', '.join(schema.names)}", "--columns for them")
+    kind = readers.GENERIC if options.columns else found
+    return Part(path, "parquet", kind, options, strict)
+
+
+def _document(path: Path) -> list[dict]:
+    """Rows of a file that is one JSON value."""
+    with open_bytes(path) as file:
+        content = file.read(LARGEST_DOCUMENT_BYTES + 1)
+    if len(content) > LARGEST_DOCUMENT_BYTES:
+        largest = f"at most {LARGEST_DOCUMENT_BYTES // 2**20} MiB, or JSON lines"
+        raise InputError(str(path), "a larger JSON document", largest)
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}", f"broken JSON ({error.msg})", "JSON") from None
+    return [row for row in (value if isinstance(value, list) else [value]) if isinstance(row, dict)]
+
+
+def _rows(part: Part) -> Iterator[dict | DamagedError | None]:
+    """Rows of a part, one item a line; None for a blank line."""
+    if part.container == "json":
+        yield from _document(part.path)
+    elif part.container == "parquet":
+        import pyarrow.parquet as pq
+
+        for batch in pq.ParquetFile(part.path).iter_batches(4096):
+            yield from batch.to_pylist()
+    else:
+        if part.container == "csv":
+
+            def parse(line: bytes) -> object:
+                values = next(csv.reader([line.decode()]))
+                return dict(zip(part.header, values, strict=False))
+        else:
+            parse = orjson.loads
+        for number, line in enumerate(lines(part.path, part.start, part.stop)):
+            if isinstance(line, DamagedError):
+                yield line
+            elif not line.strip() or (part.header and not part.start and not number):
+                yield None
+            else:
+                try:
+                    row = parse(line)
+                except (ValueError, csv.Error) as error:
+                    row = DamagedError(f"{line[:40]!r} ({error})", "a row of JSON or CSV")
+                yield (
+                    row
+                    if isinstance(row, dict | DamagedError)
+                    else DamagedError(f"{line[:40]!r}", "an object")
+                )
+
+
+def parse(part: Part) -> Batch:
+    """Requests of one part; damaged lines are counted, their first ones kept."""
+    batch = Batch()
+    for row in _rows(part):
+        batch.lines += 1
+        if row is None:
+            continue
+        try:
+            if isinstance(row, DamagedError):
+                raise row
+            if part.container == "sizes":
+                item, tokens = readers.ragpulse_sizes(row)
+                batch.sizes[item] = tokens
+                continue
+            requests = part.format.read(row, part.options)
+            if "block_size" in row:
+                batch.block_tokens.add(readers.count(row, "block_size"))
+        except (DamagedError, KeyError, StopIteration) as error:
+            if not isinstance(error, DamagedError):
+                error = DamagedError(f"no {error}", f"a row of {part.format.name}")
+            batch.skipped += 1
+            if len(batch.damages) < _DAMAGES_KEPT:
+                batch.damages.append(
+                    Damage(str(part.path), batch.lines, error.found, error.expected)
+                )
+            if part.strict:
+                break
+            continue
+        place = f"{part.path}:{part.start}:{batch.lines}"
+        for request in requests:
+            batch.append(request, place)
+        if requests and requests[0].scope is not None:
+            batch.scopes.append(requests[0].scope)
+    return batch.packed()
+
+
+def split(part: Part) -> list[Part]:
+    """Parts of a plain file of lines that can be parsed apart; else the file itself."""
+    size = part.path.stat().st_size
+    if part.container not in ("jsonl", "csv") or size <= PART_BYTES or compression(part.path):
+        return [part]
+    starts = range(0, size, PART_BYTES)
+    return [replace(part, start=start, stop=min(start + PART_BYTES, size)) for start in starts]
+
+
+def read_batches(
+    parts: list[Part], processes: int | None = None, dask: str | None = None
+) -> Iterator[Batch]:
+    """Batches in the order of files and lines, damages with their true line."""
+    pieces = [piece for part in parts for piece in split(part)]
+    if dask is None and sum(part.path.stat().st_size for part in parts) < PART_BYTES:
+        processes = 1
+    lines_before: dict[Path, int] = {}
+    for piece, batch in zip(pieces, map_tasks(parse, pieces, processes, dask), strict=True):
+        before = lines_before.get(piece.path, 0)
+        lines_before[piece.path] = before + batch.lines
+        batch.damages = [replace(one, line=one.line + before) for one in batch.damages]
+        if piece.strict and batch.damages:
+            raise batch.damages[0].error()
+        yield batch
+
+
+def read_trace(
+    paths: Iterable[Path | str],
+    options: Options | None = None,
+    strict: bool = False,
+    processes: int | None = None,
+    dask: str | None = None,
+) -> Reading:
+    """Read files and folders as one trace.
+
+    Parameters
+    ----------
+    paths : iterable of path
+        Files of one format, plain, gzip or zstd, or folders of them.
+    options : Options, optional
+        What the content does not tell.
+    strict : bool
+        Fail on the first damaged line, or file in a folder that is no trace.
+    processes, dask
+        As in :func:`kvpaper.parallel.map_tasks`.
+
+    Raises
+    ------
+    InputError
+        If nothing can be read, formats are mixed, or ``strict`` finds damage.
+    """
+    options = options or Options()
+    files, in_folder = expand(paths)
+    parts, warnings = [], []
+    for path in files:
+        try:
+            parts.append(recognise(path, options, strict))
+        except InputError as error:
+            if strict or path not in in_folder:
+                raise
+            warnings.append(f"not read: {error}")
+    formats = {part.format for part in parts if part.format}
+    whole = [part for part in parts if part.container == "block trace"]
+    if len(formats) + len(whole) > 1:
+        names = sorted(known.name for known in formats) + ["a block trace"] * len(whole)
+        raise InputError(str(files[0].parent), " and ".join(names), "one format in one trace")
+    if whole:
+        return Reading(read_parquet(whole[0].path), ("block trace",), 0, (), tuple(warnings))
+    if not formats:
+        raise InputError(str(files[0]), "no requests", "a trace")
+    found = formats.pop()
+    batches = list(read_batches(parts, processes, dask))
+    skipped = sum(batch.skipped for batch in batches)
+    damages = [damage for batch in batches for damage in batch.damages]
+    if not any(len(batch.arrival_s) for batch in batches):
+        if damages:
+            raise damages[0].error()
+        raise InputError(str(files[0]), "no requests", f"a trace of {found.name}")
+    trace = join(batches, found, options, warnings)
+    return Reading(trace, (found.name,), skipped, tuple(damages[:_DAMAGES_KEPT]), tuple(warnings))
+
+
+def join(batches: list[Batch], found: Format, options: Options, warnings: list[str]) -> BlockTrace:
+    """One trace of all batches, in order of arrival; oddities are added to ``warnings``."""
+    arrival_s, input_tokens, output_tokens, counts = (
+        np.concatenate([np.asarray(getattr(batch, name)) for batch in batches])
+        for name in ("arrival_s", "input_tokens", "output_tokens", "counts")
+    )
+    raw = np.concatenate([batch.ids for batch in batches])
+    session = _session_codes(batches)
+    scopes = [scope for batch in batches for scope in batch.scopes]
+    if len(scopes) > len(set(scopes)):
+        repeated = len(scopes) - len(set(scopes))
+        warnings.append(f"{repeated} sessions repeat an id; they are kept apart")
+    block_tokens = _block_tokens(batches, found, options)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    for batch in batches:
+        batch.ids = np.empty(0, np.int64)  # the copy in ``raw`` is enough
+    blocks, first = dense_ids(raw)
+    units = None
+    if not found.prefix:
+        units = _unit_tokens(batches, raw[first], input_tokens, len(raw), warnings)
+    del raw, first
+    trace = BlockTrace(
+        arrival_s - arrival_s.min(), input_tokens, output_tokens, session,
+        offsets, blocks, block_tokens, units, found.prefix,
+    )  # fmt: skip
+    late = int((np.diff(arrival_s) < 0).sum())
+    if late:
+        warnings.append(f"{late} requests out of order of arrival; sorted")
+        trace = trace.select(np.argsort(arrival_s, kind="stable"))
+    if not found.prefix and options.components == "prefix":
+        blocks, first = dense_ids(chained_ids(trace.offsets, trace.blocks))
+        units = trace.unit_tokens[trace.blocks[first]]
+        trace = replace(trace, blocks=blocks, unit_tokens=units, prefix=True)
+    if block_tokens and found.prefix:
+        odd = int((-(-trace.input_tokens // block_tokens) != trace.blocks_per_request).sum())
+        if odd:
+            warnings.append(f"{odd} requests whose length is not that of their blocks")
+    return trace
+
+
+def _session_codes(batches: list[Batch]) -> np.ndarray:
+    """Numbers of sessions; a chat that continues a known one has its number."""
+    codes: dict[str, int] = {}
+    session = []
+    sessions = 0
+    for batch in batches:
+        if batch.sessions is None:
+            session.append(np.full(len(batch.arrival_s), -1, np.int32))
+            continue
+        numbers = np.full(len(batch.sessions), -1, np.int32)
+        for row, (own, parent) in enumerate(batch.sessions):
+            if own is None:
+                continue
+            code = codes.get(own if parent is None else parent)
+            if code is None:
+                code, sessions = sessions, sessions + 1
+            codes[own] = numbers[row] = code
+        session.append(numbers)
+    return np.concatenate(session)
+
+
+def _block_tokens(batches: list[Batch], found: Format, options: Options) -> int:
+    if found is readers.GENERIC and "blocks" not in options.columns:
+        return 0
+    told = set().union(*(batch.block_tokens for batch in batches))
+    if len(told) > 1:
+        raise InputError("block_size", f"{sorted(told)}", "one size of block in one trace")
+    return options.block_tokens or (told.pop() if told else found.block_tokens)
+
+
+def _unit_tokens(
+    batches: list[Batch], ids: np.ndarray, input_tokens: np.ndarray, references: int, warnings: list
+) -> np.ndarray:
+    """Tokens of each item from the component tables; the mean where a table is missing."""
+    sizes = {item: tokens for batch in batches for item, tokens in batch.sizes.items()}
+    tokens = np.array([sizes.get(item, -1) for item in ids.tolist()], np.int32)
+    unknown = tokens < 0
+    if unknown.any():
+        warnings.append(f"{int(unknown.sum())} items without a known length; given the mean")
+        mean = tokens[~unknown].mean() if (~unknown).any() else input_tokens.sum() / references
+        tokens[unknown] = round(float(mean))
+    return tokens
