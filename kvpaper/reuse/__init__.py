@@ -1,0 +1,1 @@
+"""From a block trace to its reuse: hit-rate curves, their tail, and the capacity worth buying."""

@@ -1,0 +1,168 @@
+"""Hit-rate curves: which rate is meant is always said."""
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from kvpaper.reuse.distances import Distances, stack_distances
+from kvpaper.traces.block_trace import BlockTrace
+
+# What a reference weighs in each rate.
+RATES = {
+    "block": "hits over references",
+    "token": "hit tokens over prompt tokens",
+    "full_block": "hits over references, blocks that are full only",
+    "request_mean_block": "mean over requests of their block rate",
+    "request_mean_token": "mean over requests of their token rate",
+    "worth": "hit tokens over prompt tokens, each weighed by what its recomputation costs",
+}
+_CODES = {name: code for code, name in enumerate(RATES)}
+
+
+@numba.njit(cache=True)
+def _weigh(offsets, distances, sizes, blocks, block_tokens, rests, code, depth, counts):
+    """Adds the weight of every reference to ``counts[distance]``; first uses to the last entry."""
+    for request in range(len(offsets) - 1):
+        start, stop = offsets[request], offsets[request + 1]
+        if start == stop:
+            continue
+        tokens = np.int64(0)
+        if len(sizes):
+            for i in range(start, stop):
+                tokens += sizes[blocks[i]]
+        else:
+            tokens = (stop - start - 1) * block_tokens + rests[request]
+        before = 0
+        for i in range(start, stop):
+            if len(sizes):
+                size = np.int64(sizes[blocks[i]])
+            else:
+                size = block_tokens if i < stop - 1 else rests[request]
+            weight = 1.0
+            if code == 1:
+                weight = size
+            elif code == 2:
+                weight = 1.0 if len(sizes) or size == block_tokens else 0.0
+            elif code == 3:
+                weight = 1.0 / (stop - start)
+            elif code == 4:
+                weight = size / tokens if tokens else 0.0
+            elif code == 5:
+                weight = size * (1.0 + (before + 0.5 * size) / depth)
+            counts[distances[i]] += weight
+            before += size
+
+
+@numba.njit(cache=True)
+def _block_hits(starts, firsts, references, hits):
+    """The block rate from runs: each adds one to a span of distances."""
+    cold = len(hits) - 1
+    steps = np.zeros(cold + 1, np.int32)
+    for run in range(len(starts)):
+        if firsts[run] < cold:
+            stop = starts[run + 1] if run + 1 < len(starts) else references
+            steps[firsts[run]] += 1
+            steps[firsts[run] + stop - starts[run]] -= 1
+    count, total = np.int64(0), np.int64(0)
+    for capacity in range(cold + 1):
+        hits[capacity] = total / references
+        count += steps[capacity]
+        total += count
+
+
+@numba.njit(cache=True)
+def _accumulate(counts, total):
+    """Turns counts at distances into hit rates at capacities, in place."""
+    hits = 0.0
+    for capacity in range(len(counts)):
+        hits, counts[capacity] = hits + counts[capacity], hits / total
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One named hit rate as a function of capacity.
+
+    Attributes
+    ----------
+    rate : str
+        A key of ``RATES``.
+    hits : float64 array, shape (U + 1,)
+        Hit rate of an LRU cache of C blocks at index C.
+    """
+
+    rate: str
+    hits: np.ndarray
+
+    @property
+    def ceiling(self) -> float:
+        """Hit rate of a cache without limit."""
+        return float(self.hits[-1])
+
+    @property
+    def saturation_blocks(self) -> int:
+        """Least capacity that reaches the ceiling."""
+        return int(np.searchsorted(self.hits, self.hits[-1]))
+
+    def at(self, capacity_blocks: np.ndarray | int) -> np.ndarray:
+        """Hit rate at capacities in blocks, which may exceed all that the trace uses."""
+        index = np.clip(capacity_blocks, 0, len(self.hits) - 1)
+        return self.hits[np.asarray(index, np.int64)]
+
+
+def hit_curve(
+    trace: BlockTrace,
+    distances: Distances | None = None,
+    rate: str = "block",
+    worth_depth_tokens: float = np.inf,
+) -> Curve:
+    """Exact LRU hit rate of every capacity.
+
+    Parameters
+    ----------
+    trace : BlockTrace
+    distances : Distances, optional
+        Made here if absent.
+    rate : str
+        A key of ``RATES``.
+    worth_depth_tokens : float
+        For ``worth``: the depth at which attention costs as much as the rest of the layer, so
+        that recomputing a token at depth x costs in proportion to ``1 + x / depth``.
+    """
+    if distances is None:
+        distances = stack_distances(trace)
+    if rate == "block":
+        hits = np.empty(distances.cold + 1)
+        _block_hits(distances.starts, distances.firsts, max(distances.references, 1), hits)
+        return Curve(rate, hits)
+    hits = np.zeros(distances.cold + 1)
+    held = trace.blocks_per_request
+    rests = np.clip(trace.input_tokens - (held - 1) * trace.block_tokens, 0, trace.block_tokens)
+    sizes = np.empty(0, np.int32) if trace.unit_tokens is None else trace.unit_tokens
+    _weigh(
+        trace.offsets, distances.expanded(), sizes, trace.blocks, trace.block_tokens, rests,
+        _CODES[rate], worth_depth_tokens, hits,
+    )  # fmt: skip
+    total = np.count_nonzero(held) if rate.startswith("request_mean") else hits.sum()
+    _accumulate(hits, float(total or 1))
+    return Curve(rate, hits)
+
+
+def ceilings(trace: BlockTrace, distances: Distances) -> dict[str, float]:
+    """Hit rate of a cache without limit, by the name of the rate; ``worth`` needs a model."""
+    return {rate: hit_curve(trace, distances, rate).ceiling for rate in RATES if rate != "worth"}
+
+
+def log_spaced(largest: int, points: int = 61) -> np.ndarray:
+    """Whole capacities from 1 to ``largest`` blocks, evenly spaced in the logarithm."""
+    if largest < 1:
+        return np.empty(0, np.int64)
+    return np.unique(np.geomspace(1, largest, points).round().astype(np.int64))
+
+
+def tier_rates(curve: Curve, capacities_blocks: dict[str, int]) -> dict[str, float]:
+    """Share of hits served by each tier of a stack, fastest first, each holding what the tiers
+    above it dropped (exclusive)."""
+    edges = np.cumsum([0, *capacities_blocks.values()])
+    steps = np.diff(curve.at(edges))
+    return {name: float(step) for name, step in zip(capacities_blocks, steps, strict=True)}

@@ -1,0 +1,255 @@
+"""LRU stack distances of a whole trace in one compiled pass, and a direct replay beside it.
+
+Semantics. A request looks up all its blocks at its start, atomically. Afterwards they become the
+most recent, last block first, so that the first block stays youngest and eviction takes leaves
+first. A reference hits in a cache of C blocks if its distance is below C: the number of distinct
+blocks used more recently than its block.
+"""
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from kvpaper.traces.block_trace import BlockTrace
+
+_ONE = np.uint64(1)
+
+
+def _unsigned(trace: BlockTrace) -> np.ndarray:
+    """Block numbers as unsigned integers: compiled code then asks of no index if it is negative."""
+    return trace.blocks.view(f"u{trace.blocks.itemsize}")
+
+
+@numba.njit(cache=True, inline="always")
+def _ones(word):
+    """Bits set in a 64-bit word."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    low = np.uint64(0x3333333333333333)
+    word = (word & low) + ((word >> np.uint64(2)) & low)
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@numba.njit(cache=True)
+def _add(tree, words, word, amount):
+    """Adds to the count of ``word`` in a Fenwick tree of which ``words`` words are in use."""
+    node = word + 1
+    while node <= words:
+        tree[node] += amount
+        node += node & -node
+
+
+@numba.njit(cache=True)
+def _younger(tree, bits, position, alive):
+    """Blocks whose last use lies after ``position``."""
+    word = position >> 6
+    within = np.uint64(position & 63)
+    older = _ones(bits[word] & ((_ONE << within) | ((_ONE << within) - _ONE)))
+    node = word
+    while node > 0:
+        older += tree[node]
+        node &= node - 1
+    return alive - older
+
+
+@numba.njit(cache=True)
+def _mark(tree, bits, start, stop):
+    """Sets the bits of positions ``start`` to ``stop``, which end the line of time."""
+    words = (start + 63) >> 6
+    while start < stop:
+        word, within = start >> 6, start & 63
+        if word == words:
+            words += 1
+            tree[words] = 0
+            child = 1
+            while child < words & -words:
+                tree[words] += tree[words - child]
+                child <<= 1
+        count = min(64 - within, stop - start)
+        bits[word] |= (~np.uint64(0) >> np.uint64(64 - count)) << np.uint64(within)
+        _add(tree, words, word, count)
+        start += count
+    return words
+
+
+@numba.njit(cache=True)
+def _runs(offsets, blocks, unique, prefix, starts, firsts):
+    """Distances as runs: ``starts`` of a run and its first distance, which then rises by one.
+
+    Each use gets a position on a line of time; a bit marks the last use of a block. A Fenwick
+    tree over words of 64 positions counts the bits. Blocks that were last used side by side still
+    lie side by side, so that one look into the tree serves a whole run of them. A run of first
+    uses has the distance ``unique`` throughout.
+    """
+    bits = np.zeros((len(blocks) >> 6) + 1, np.uint64)
+    tree = np.empty(len(bits) + 1, starts.dtype)
+    after_last = np.zeros(unique, starts.dtype)  # 0: not used yet
+    alive, runs, stop = 0, 0, np.uint64(0)
+    for request in range(1, len(offsets)):
+        start, stop = stop, np.uint64(offsets[request])
+        previous, distance, expected = np.int64(-2), np.int64(0), np.int64(-1)
+        i = start
+        while i < stop:
+            position = np.int64(after_last[blocks[i]]) - 1
+            if position < 0:
+                distance = unique
+            elif position == previous - 1:
+                distance += 1
+            else:
+                distance = _younger(tree, bits, position, alive)
+            previous = position
+            reached = max(distance, expected - 1) if prefix else distance
+            if reached != expected and not (reached == unique and expected == unique + 1):
+                starts[runs], firsts[runs] = i, reached
+                runs += 1
+            expected = reached + 1
+            if prefix and reached == unique:
+                break
+            i += _ONE
+        words = _mark(tree, bits, np.int64(start), np.int64(stop))
+        word, mask = np.int64(0), np.uint64(0)
+        use, i = start, stop
+        while i > start:
+            i -= _ONE
+            position = np.int64(after_last[blocks[i]]) - 1
+            use += _ONE
+            after_last[blocks[i]] = use
+            if position < 0:
+                alive += 1
+                continue
+            if position >> 6 != word:
+                if mask:
+                    bits[word] &= ~mask
+                    _add(tree, words, word, -_ones(mask))
+                word, mask = position >> 6, np.uint64(0)
+            mask |= _ONE << np.uint64(position & 63)
+        if mask:
+            bits[word] &= ~mask
+            _add(tree, words, word, -_ones(mask))
+    return runs
+
+
+@numba.njit(cache=True)
+def _expand(starts, firsts, cold, distances):
+    for run in range(len(starts)):
+        stop = starts[run + 1] if run + 1 < len(starts) else len(distances)
+        rise = 0 if firsts[run] == cold else 1
+        for i in range(starts[run], stop):
+            distances[i] = firsts[run] + rise * (i - starts[run])
+
+
+@dataclass(frozen=True, slots=True)
+class Distances:
+    """LRU distances of all references, as runs in which they rise by one.
+
+    Attributes
+    ----------
+    starts : array, shape (runs,)
+        First reference of each run.
+    firsts : array, shape (runs,)
+        Its distance, 0..U-1; U, the number of distinct blocks, for first uses.
+    references, cold : int
+        N and U.
+    """
+
+    starts: np.ndarray
+    firsts: np.ndarray
+    references: int
+    cold: int
+
+    def expanded(self) -> np.ndarray:
+        """Distance of every reference, shape (N,)."""
+        distances = np.empty(self.references, self.firsts.dtype)
+        _expand(self.starts, self.firsts, self.cold, distances)
+        return distances
+
+
+def stack_distances(trace: BlockTrace) -> Distances:
+    """LRU distance of every reference, in blocks.
+
+    With ``trace.prefix`` a block counts with the largest distance of all blocks up to it, since
+    it is of use only when they all hit.
+    """
+    starts = np.empty(trace.references, trace.blocks.dtype)
+    firsts = np.empty(trace.references, trace.blocks.dtype)
+    unique = trace.unique_blocks
+    runs = _runs(trace.offsets, _unsigned(trace), unique, trace.prefix, starts, firsts)
+    return Distances(starts[:runs], firsts[:runs], trace.references, unique)
+
+
+@numba.njit(cache=True)
+def _unlink(younger, older, block):
+    younger[older[block]] = younger[block]
+    older[younger[block]] = older[block]
+
+
+@numba.njit(cache=True)
+def _replay(offsets, blocks, unique, capacity, prefix, hits):
+    """A linked list from the youngest block to the oldest, closed by the number ``unique``."""
+    end = blocks.dtype.type(unique)
+    absent = blocks.dtype.type(unique + 1)
+    younger = np.full(unique + 1, absent)
+    older = np.full(unique + 1, absent)
+    younger[end] = older[end] = end
+    resident = 0
+    stop = np.uint64(0)
+    for request in range(1, len(offsets)):
+        start, stop = stop, np.uint64(offsets[request])
+        whole = True
+        for i in range(start, stop):
+            found = younger[blocks[i]] != absent
+            whole = whole and found
+            hits[i] = whole if prefix else found
+        i = stop
+        while i > start:
+            i -= _ONE
+            block = blocks[i]
+            if younger[block] != absent:
+                _unlink(younger, older, block)
+            elif resident < capacity:
+                resident += 1
+            else:
+                oldest = younger[end]
+                _unlink(younger, older, oldest)
+                younger[oldest] = absent
+            younger[block], older[block] = end, older[end]
+            younger[older[end]] = block
+            older[end] = block
+
+
+def replay(trace: BlockTrace, capacity_blocks: int) -> np.ndarray:
+    """Which references hit in a cache of one capacity, by replaying it: the second road.
+
+    Returns
+    -------
+    bool array, shape (N,)
+    """
+    hits = np.zeros(trace.references, np.bool_)
+    if capacity_blocks > 0:
+        unique = trace.unique_blocks
+        _replay(trace.offsets, _unsigned(trace), unique, capacity_blocks, trace.prefix, hits)
+    return hits
+
+
+@numba.njit(cache=True)
+def _intervals(arrival_s, offsets, blocks, last_s, intervals_s):
+    for request in range(len(offsets) - 1):
+        now = arrival_s[request]
+        for i in range(offsets[request], offsets[request + 1]):
+            intervals_s[i] = now - last_s[blocks[i]]
+        for i in range(offsets[request], offsets[request + 1]):
+            last_s[blocks[i]] = now
+
+
+def reuse_intervals(trace: BlockTrace) -> np.ndarray:
+    """Seconds since the last use of each reference's block; infinite for a first use.
+
+    Returns
+    -------
+    float64 array, shape (N,)
+    """
+    intervals_s = np.empty(trace.references)
+    last_s = np.full(trace.unique_blocks, -np.inf)
+    _intervals(trace.arrival_s, trace.offsets, trace.blocks, last_s, intervals_s)
+    return intervals_s
