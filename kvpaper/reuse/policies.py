@@ -1,0 +1,84 @@
+"""Other eviction policies at chosen capacities, by libCacheSim (an optional extra).
+
+It counts single references and knows no requests: a block may hit although one before it was
+dropped. Its rate is therefore named ``reference``. Blocks go in last first, as in the LRU pass.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from kvpaper.errors import InputError
+from kvpaper.traces.block_trace import BlockTrace
+
+# Our names and theirs.
+POLICIES = {
+    "lru": "LRU",
+    "fifo": "FIFO",
+    "s3fifo": "S3FIFO",
+    "sieve": "Sieve",
+    "belady": "Belady",
+    "arc": "ARC",
+    "lfu": "LFU",
+}
+# The record of its oracleGeneral format.
+_RECORD = np.dtype([("time", "<u4"), ("block", "<u8"), ("bytes", "<u4"), ("next_use", "<i8")])
+
+
+def _last_first(trace: BlockTrace) -> np.ndarray:
+    """Index of every reference, the last of each request first."""
+    ends = np.repeat(trace.offsets[1:] - 1, trace.blocks_per_request)
+    starts = np.repeat(trace.offsets[:-1], trace.blocks_per_request)
+    return ends - (np.arange(trace.references) - starts)
+
+
+def records(trace: BlockTrace) -> np.ndarray:
+    """References as oracleGeneral records, shape (N,); the next use is -1 where there is none."""
+    order = _last_first(trace)
+    blocks = trace.blocks[order]
+    grouped = np.argsort(blocks, kind="stable")
+    next_use = np.full(len(blocks), -1, np.int64)
+    same = blocks[grouped[1:]] == blocks[grouped[:-1]]
+    next_use[grouped[:-1][same]] = grouped[1:][same] + 1
+    made = np.empty(len(blocks), _RECORD)
+    made["time"] = trace.arrival_s[trace.request_of_reference[order]]
+    made["block"], made["bytes"], made["next_use"] = blocks, 1, next_use
+    return made
+
+
+def policy_rates(
+    trace: BlockTrace, policies: list[str], capacities_blocks: list[int]
+) -> list[dict[str, float]]:
+    """Rate of single references for each policy and capacity.
+
+    Raises
+    ------
+    InputError
+        For a policy of another name, or where libCacheSim is not installed.
+    """
+    unknown = [name for name in policies if name not in POLICIES]
+    if unknown:
+        raise InputError("--policy", unknown[0], "one of " + ", ".join(POLICIES))
+    try:
+        import libcachesim
+    except ImportError:
+        raise InputError("--policy", "no libCacheSim", "pip install 'kvpaper[policies]'") from None
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{os.getpid()}.oracleGeneral"
+        records(trace).tofile(path)
+        for policy in policies:
+            for capacity in capacities_blocks:
+                reader = libcachesim.TraceReader(
+                    str(path),
+                    libcachesim.TraceType.ORACLE_GENERAL_TRACE,
+                    libcachesim.ReaderInitParam(ignore_obj_size=True),
+                )
+                cache = getattr(libcachesim, POLICIES[policy])(cache_size=int(capacity))
+                missed, _ = cache.process_trace(reader)
+                rows.append(
+                    {"policy": policy, "capacity_blocks": int(capacity), "reference": 1 - missed}
+                )
+    return rows
