@@ -80,11 +80,11 @@ def prefill_table(name: str) -> PrefillTable:
         raise InputError(str(path), f"{len(new)} rows", f"{len(rows)} x {len(columns)} of them")
     grid = np.full((len(rows), len(columns)), np.nan)
     grid[np.searchsorted(rows, new), np.searchsorted(columns, cached)] = milliseconds / 1e3
-    return PrefillTable(name, rows, columns, grid, int(parallelism(name)["tp"]))
+    return PrefillTable(name, rows, columns, grid, int(instances()[name]["tp"]))
 
 
-def parallelism(name: str) -> dict[str, str]:
-    """The row of ``data/latency/kv.csv`` for a table: GPUs per instance, cache bytes, capacity."""
-    with (data.FOLDER / "latency" / "kv.csv").open(newline="") as file:
-        rows = {row["name"]: row for row in csv.DictReader(file)}
-    return rows[name]
+@lru_cache
+def instances() -> dict[str, dict[str, str]]:
+    """Rows of ``data/latency/kv.csv`` by table: model, GPUs per instance, cache that fits."""
+    with (data.FOLDER / "latency" / "kv.csv").open(newline="", encoding="utf-8") as file:
+        return {row["name"]: row for row in csv.DictReader(file)}

@@ -9,16 +9,20 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvpaper import data
+
+if TYPE_CHECKING:  # imported where it is needed, so that the command line stays fast
+    import IPython.display
+    import pandas
 
 KINDS = ("predicted", "simulated", "tabulated", "measured", "published")
 _FIRST = ("quantity", "kind", "value")
 Row = Mapping[str, Any]
 
 
-def table(rows: Iterable[Row]) -> "pandas.DataFrame":  # noqa: F821
+def table(rows: Iterable[Row]) -> "pandas.DataFrame":
     """Rows as a table, the coordinates after quantity, kind and value.
 
     Raises
@@ -41,7 +45,7 @@ def folder(scenario: str) -> Path:
     return data.FOLDER / "results" / scenario
 
 
-def write(rows: "Iterable[Row] | pandas.DataFrame", scenario: str, stem: str) -> Path:  # noqa: F821
+def write(rows: "Iterable[Row] | pandas.DataFrame", scenario: str, stem: str) -> Path:
     """Write rows to ``data/results/<scenario>/<stem>.csv``, twelve significant digits.
 
     Twelve digits, since the last bits of a float differ between processors and a rerun should not.
@@ -55,11 +59,51 @@ def write(rows: "Iterable[Row] | pandas.DataFrame", scenario: str, stem: str) ->
     return path
 
 
-def read(scenario: str, stem: str) -> "pandas.DataFrame":  # noqa: F821
+def read(scenario: str, stem: str) -> "pandas.DataFrame":
     """The table that a notebook of this stem wrote."""
     import pandas
 
     return pandas.read_csv(folder(scenario) / f"{stem}.csv")
+
+
+def joined(*parts: "Iterable[Row] | pandas.DataFrame") -> "pandas.DataFrame":
+    """Several tables or lists of rows as one table."""
+    import pandas
+
+    return pandas.concat(
+        [part if hasattr(part, "columns") else table(part) for part in parts], ignore_index=True
+    )
+
+
+def wide(rows, columns: "str | list[str] | None" = None) -> "IPython.display.HTML":
+    """Rows as a reader sees them: without empty columns, four digits, no row numbers.
+
+    ``columns`` picks columns, or names the one whose values become columns of their own.
+    """
+    import pandas
+    from IPython.display import HTML
+
+    frame = pandas.DataFrame(rows)
+    if isinstance(columns, list):
+        frame = frame[columns]
+    elif columns:
+        frame = frame.dropna(axis=1, how="all").drop(columns="kind")
+        at = [name for name in frame if name not in (columns, "value")]
+        order = list(dict.fromkeys(frame[columns]))
+        frame = frame.pivot(index=at, columns=columns, values="value")[order].reset_index()
+        frame.columns.name = None
+    frame = frame.dropna(axis=1, how="all")
+    return HTML(frame.to_html(index=False, border=0, na_rep="", float_format="{:.4g}".format))
+
+
+def write_answer(text: str, scenario: str, stem: str) -> Path:
+    """Write a chapter's answer to ``data/results/<scenario>/<stem>.md`` for other pages."""
+    path = folder(scenario) / f"{stem}.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+    return path
 
 
 def jsonable(rows: Iterable[Row]) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def _leaf_schema(example: str, plain: dict[str, Any] | None = None) -> WithJsonS
     return WithJsonSchema({"anyOf": [short, long_form]})
 
 
-def _quantity(unit: str, example: str, least: float = 0.0, most: float = float("inf")) -> Any:
+def _quantity(unit: str, example: str, least: float = 0.0, most: float = 1e30) -> Any:
     """Type of a leaf: a float in base units, of the dimension of ``unit``, in [least, most]."""
     expected = f"{'a value with its unit' if unit else 'a number'} such as {example!r}"
 
@@ -69,8 +69,7 @@ def _quantity(unit: str, example: str, least: float = 0.0, most: float = float("
         except ValueError as error:
             raise _refusal(f"{raw!r} ({error})", expected) from None
         if not least <= value <= most:
-            limits = f"at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
-            raise _refusal(repr(raw), f"{limits}, {expected}")
+            raise _refusal(repr(raw), f"{expected}, from {least:g} to {most:g} in base units")
         return value
 
     return Annotated[float, BeforeValidator(read), _leaf_schema(example)]
@@ -93,7 +92,7 @@ Bytes = Annotated[_quantity("B", "1 TiB"), _POSITIVE]
 Rate = Annotated[_quantity("B/s", "64 GB/s"), _POSITIVE]
 FlopRate = Annotated[_quantity("FLOP/s", "580 TFLOP/s"), _POSITIVE]
 Seconds = _quantity("s", "300 ms")
-Duration = Annotated[_quantity("s", "36 months"), _POSITIVE]
+Duration = Annotated[_quantity("s", "300 ms"), _POSITIVE]
 Tokens = _quantity("token", "8000 tokens", most=1e12)
 PerSecond = _quantity("1/s", "2 /s")
 Power = _quantity("W", "600 W")
@@ -398,7 +397,9 @@ def _input_error(error: PydanticError, tree: _Tree) -> InputError:
         return InputError(where, "nothing", f"a value for {location[-1]!r}")
     if first["type"] == "literal_error":
         return InputError(where, repr(first["input"]), f"one of {context['expected']}")
-    return InputError(where, repr(first["input"]), first["msg"].lower())
+    return InputError(
+        where, repr(first["input"]), first["msg"].lower().removeprefix("input should be ")
+    )
 
 
 def _check_dates(tree: _Tree) -> None:

@@ -69,7 +69,9 @@ def _unit(text: str) -> tuple[float, dict[str, int]]:
             elif name in _ENERGY_HOUR:
                 scale, dimension = _ENERGY_HOUR[name], {"joule": 1}
             else:
-                near = difflib.get_close_matches(name, [*_UNITS, *_POWER, *_ENERGY_HOUR], 1, 0.5)
+                known = [*_UNITS, *_POWER, *_ENERGY_HOUR]
+                near = [unit for unit in known if unit.lower() == name.lower()]
+                near = near or difflib.get_close_matches(name, known, 1, 0.5)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
                 raise ValueError(f"unknown unit {name!r}{hint}")
             sign = -1 if position else 1

@@ -1,0 +1,204 @@
+"""Rows to sentences: what a chapter answers, in words that follow from its rows.
+
+No sentence is fixed to one scenario: numbers and verdicts come from the rows alone.
+"""
+
+import math
+
+import pandas as pd
+
+from kvpaper import units
+
+TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "the remote tier"}
+_TIMES = ("ns", "us", "ms", "s", "min", "hour", "day", "year")
+_SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def _time(seconds: float) -> str:
+    return units.text(seconds, _TIMES).replace("us", "µs")
+
+
+def _size(count: float) -> str:
+    return units.text(count, _SIZES)
+
+
+def _listed(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _one(rows: pd.DataFrame, quantity: str, **at: object) -> float:
+    """The value of the one row with this quantity at these coordinates."""
+    found = rows[rows.quantity == quantity]
+    for name, value in at.items():
+        found = found[found[name] == value]
+    if len(found) != 1:
+        raise KeyError(f"{len(found)} rows of {quantity} at {at}")
+    return float(found.value.iloc[0])
+
+
+def _by_tier(rows: pd.DataFrame, quantity: str, **at: object) -> dict[str, float]:
+    found = rows[rows.quantity == quantity]
+    for name, value in at.items():
+        found = found[found[name] == value]
+    return dict(zip(found.tier, found.value, strict=True))
+
+
+def kv_bytes(rows: pd.DataFrame) -> str:
+    """What the scenario's model takes, and where it stands among the models compared."""
+    own = rows[rows.quantity.isin(["kv_bytes_per_token", "prefix_tokens"])]
+    model = own.model.iloc[0]
+    per_token = _one(own, "kv_bytes_per_token")
+    sizes = rows[rows.quantity == "kv_bytes"]
+    longest = sizes[sizes.tokens == sizes.tokens.max()].sort_values("value")
+    least, most = longest.iloc[0], longest.iloc[-1]
+    held = (
+        f"1 GB holds {_one(own, 'prefix_tokens'):,.0f} tokens"
+        if (own.quantity == "prefix_tokens").any()
+        else "its cache does not grow with the context"
+    )
+    return (
+        f"One token of {model} adds {per_token:,.0f} bytes to the cache; {held}. Over "
+        f"{longest.tokens.iloc[0]:,.0f} tokens the models compared here take between "
+        f"{_size(least.value)} ({least.model}) and {_size(most.value)} ({most.model}), "
+        f"a factor of {most.value / least.value:,.0f}."
+    )
+
+
+def recovery(chart: pd.DataFrame, crossovers: pd.DataFrame) -> str:
+    """The gap between tiers, and which of them ever beats recomputing."""
+    ratio = chart[chart.quantity == "fetch_time_ratio"].iloc[0]
+    times = _by_tier(chart, "fetch_time_s")
+    sentences = [
+        f"1 GB of cache comes back in {_time(times[ratio.over])} from {TIERS[ratio.over]} and in "
+        f"{_time(times[ratio.tier])} from {TIERS[ratio.tier]}, a factor of {ratio.value:,.0f}."
+    ]
+    starts = _by_tier(crossovers, "crossover_tokens")
+    never = [TIERS[tier] for tier, start in starts.items() if math.isnan(start)]
+    late = [
+        f"from {TIERS[tier]} only beyond {start:,.0f} tokens"
+        for tier, start in starts.items()
+        if start > 256
+    ]
+    always = [TIERS[tier] for tier, start in starts.items() if start <= 256]
+    if always:
+        sentences.append(
+            f"Fetching beats recomputing for any prefix worth caching from {_listed(always)}."
+        )
+    if late:
+        sentences.append(f"It does so {_listed(late)}.")
+    if never:
+        sentences.append(f"It never does so from {_listed(never)}.")
+    return " ".join(sentences)
+
+
+def slack(rows: pd.DataFrame, tokens: float) -> str:
+    """The slack of both pools at one prefix length, and the tiers that may be waited for."""
+    here = rows[rows.tokens == tokens]
+    left = {pool: _one(here, "ttft_slack_s", pool=pool) for pool in ("one", "disaggregated")}
+    sentences = [
+        f"With a prefix of {tokens:,.0f} tokens the target leaves {_signed(left['one'])} for a "
+        f"fetch in one pool and {_signed(left['disaggregated'])} when prefill and decode are split."
+    ]
+    kept = {
+        pool: [tier for tier, fits in _by_tier(here, "on_critical_path", pool=pool).items() if fits]
+        for pool in left
+    }
+    within = _by_tier(here, "within_slack", pool="disaggregated")
+    for tier, fits in within.items():
+        if tier in kept["disaggregated"]:
+            continue
+        if tier in kept["one"]:
+            sentences.append(f"The split takes {TIERS[tier]} off the critical path.")
+        elif fits:
+            sentences.append(
+                f"{_capital(TIERS[tier])} would be in time, but recomputing is faster."
+            )
+        else:
+            sentences.append(
+                f"{_capital(TIERS[tier])} is too slow either way: a source of prefetches at best."
+            )
+    if kept["disaggregated"]:
+        stay = _listed([TIERS[tier] for tier in kept["disaggregated"]])
+        sentences.append(f"On the critical path stay {stay}.")
+    else:
+        sentences.append("No tier stays on the critical path.")
+    return " ".join(sentences)
+
+
+def _signed(seconds: float) -> str:
+    return _time(seconds) if seconds >= 0 else f"nothing ({_time(-seconds)} too little)"
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def break_even(rows: pd.DataFrame, intervals: pd.DataFrame) -> str:
+    """Which branch each tier is on, what is worth buying, and the break-even interval."""
+    sentences = []
+    middle = rows[rows.band == "middle"] if len(rows) else rows
+    for tier in dict.fromkeys(middle.tier if len(middle) else ()):
+        at = {"tier": tier, "band": "middle"}
+        ratio, worth = (_one(rows, name, **at) for name in ("marginal_ratio", "worth_buying_bytes"))
+        low, high = (
+            _one(rows, "worth_buying_bytes", tier=tier, band=band) for band in ("low", "high")
+        )
+        branch = (
+            "the whole working set earns its rent"
+            if ratio >= 1
+            else "the last bytes of the working set do not earn their rent"
+        )
+        sentences.append(
+            f"For {TIERS[tier]} the marginal ratio at the working set is {ratio:.2g}, so {branch}: "
+            f"{_size(worth)} are worth buying{_band(low, high)}."
+        )
+    free = intervals[intervals.loading == "free"]
+    spans = [
+        f"{_time(row.value)} in {TIERS[row.tier]}"
+        for row in free.itertuples()
+        if math.isfinite(row.value)
+    ]
+    if spans:
+        sentences.append(
+            f"A prefix that comes back for certain is worth keeping for {_listed(spans)}."
+        )
+    return " ".join(sentences)
+
+
+def _band(low: float, high: float) -> str:
+    if _size(low) == _size(high):
+        return " at every price in the band"
+    return f" ({_size(low)} to {_size(high)} over the band of prices)"
+
+
+def overview(rows: pd.DataFrame, slack_s: float) -> str:
+    """Which of the compared models may wait for the disk, and which may not."""
+    fits, misses = [], []
+    for model, part in rows.groupby("model", sort=False):
+        times = part.set_index("quantity").value
+        (fits if times["fetch_time_s"] <= min(slack_s, times["prefill_time_s"]) else misses).append(
+            model
+        )
+    with_slack = f"One disk, one slack of {_time(max(slack_s, 0))}: it is"
+    if fits and misses:
+        return (
+            f"{with_slack} fast enough for {_listed(fits)} and too slow for {_listed(misses)}. "
+            "The model decides, before the workload does."
+        )
+    verdict = "fast enough" if fits else "too slow"
+    return f"{with_slack} {verdict} for every model compared."
+
+
+def measured(records: list[dict], wanted: list[dict]) -> str:
+    """How many records there are, or that there are none and what is missing."""
+    if not records:
+        return (
+            f"Nothing yet. No number in this book was measured here; {len(wanted)} measurements "
+            "are specified below and none has a record."
+        )
+    completed = sum(record.get("outcome") == "completed" for record in records)
+    machines = len({str(record.get("machine")) for record in records})
+    return (
+        f"{len(records)} records from {machines} machine{'s' * (machines > 1)}, of which "
+        f"{completed} completed."
+    )

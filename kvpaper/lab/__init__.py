@@ -1,0 +1,1 @@
+"""Instruments that touch the world, and the records that they leave."""
