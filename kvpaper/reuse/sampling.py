@@ -32,6 +32,8 @@ class SampledCurve:
         The block rate and its standard error: scatter between sixteen groups of sampled blocks,
         scatter of the distances, and one block just too cold to be kept.
     references, kept_references, kept_blocks : int
+    unique_blocks : float
+        Estimate of the distinct blocks.
     """
 
     capacities_blocks: np.ndarray
@@ -40,6 +42,22 @@ class SampledCurve:
     references: int
     kept_references: int
     kept_blocks: int
+    unique_blocks: float
+
+    def at(self, capacities_blocks: np.ndarray) -> list[tuple[int, float, float]]:
+        """Capacity, rate and standard error at capacities in blocks, linear in between."""
+        known = np.append(0, self.capacities_blocks)
+        columns = (
+            np.interp(capacities_blocks, known, np.append(0, values))
+            for values in (self.hits, self.standard_error)
+        )
+        return list(
+            zip(
+                np.asarray(capacities_blocks).tolist(),
+                *map(np.ndarray.tolist, columns),
+                strict=True,
+            )
+        )
 
 
 def chunks_of(trace: BlockTrace) -> Chunks:
@@ -213,7 +231,7 @@ def sampled_curve(
             _advance(
                 part_counts, part_ids, prefix, every, seed, edges, table, line, scalars, histogram
             )
-    return _estimate(histogram, edges, every, references, scalars)
+    return _estimate(histogram, edges, every, references, scalars, len(hot))
 
 
 def _pieces(counts: np.ndarray, ids: np.ndarray, most: int = 2**18):
@@ -227,7 +245,7 @@ def _pieces(counts: np.ndarray, ids: np.ndarray, most: int = 2**18):
         begin = stop
 
 
-def _estimate(histogram, edges, every, references, scalars) -> SampledCurve:
+def _estimate(histogram, edges, every, references, scalars, hot_blocks) -> SampledCurve:
     """Hot references count for themselves; the sampled ones give a rate for all others."""
     reach = np.cumsum(histogram[:, :-1], axis=1)
     hot_references, group_references = int(histogram[0].sum()), histogram[1:].sum(axis=1)
@@ -246,4 +264,6 @@ def _estimate(histogram, edges, every, references, scalars) -> SampledCurve:
     error = np.sqrt((error * others / max(references, 1)) ** 2 + sideways**2 + single**2)
     if every == 1:
         error[:] = 0.0
-    return SampledCurve(edges, hits, error, references, int(scalars[3]), int(scalars[2]))
+    kept = int(scalars[2])
+    unique = hot_blocks + every * (kept - hot_blocks)
+    return SampledCurve(edges, hits, error, references, int(scalars[3]), kept, unique)

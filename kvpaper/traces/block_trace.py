@@ -135,7 +135,7 @@ def write_parquet(trace: BlockTrace, path: Path | str) -> None:
         metadata[b"unit_tokens"] = trace.unit_tokens.astype("<i4").tobytes()
     table = pa.table(columns).replace_schema_metadata(metadata)
     temporary = Path(f"{path}.part")
-    pq.write_table(table, temporary, compression="zstd", use_dictionary=False)
+    pq.write_table(table, temporary, compression="zstd", use_dictionary=False, row_group_size=2**17)
     os.replace(temporary, path)
 
 

@@ -286,6 +286,29 @@ def read_batches(
         yield batch
 
 
+def _recognise_all(
+    paths: Iterable[Path | str], options: Options, strict: bool
+) -> tuple[list[Part], Format | None, list[str]]:
+    """Parts of all files, their one format (None for a block trace), and what was left out."""
+    files, in_folder = expand(paths)
+    parts, warnings = [], []
+    for path in files:
+        try:
+            parts.append(recognise(path, options, strict))
+        except InputError as error:
+            if strict or path not in in_folder:
+                raise
+            warnings.append(f"not read: {error}")
+    formats = {part.format for part in parts if part.format}
+    whole = sum(part.container == "block trace" for part in parts)
+    if len(formats) + whole > 1:
+        names = sorted(known.name for known in formats) + ["a block trace"] * whole
+        raise InputError(str(files[0].parent), " and ".join(names), "one format in one trace")
+    if not formats and not whole:
+        raise InputError(str(files[0]), "no requests", "a trace")
+    return parts, formats.pop() if formats else None, warnings
+
+
 def read_trace(
     paths: Iterable[Path | str],
     options: Options | None = None,
@@ -312,34 +335,73 @@ def read_trace(
         If nothing can be read, formats are mixed, or ``strict`` finds damage.
     """
     options = options or Options()
-    files, in_folder = expand(paths)
-    parts, warnings = [], []
-    for path in files:
-        try:
-            parts.append(recognise(path, options, strict))
-        except InputError as error:
-            if strict or path not in in_folder:
-                raise
-            warnings.append(f"not read: {error}")
-    formats = {part.format for part in parts if part.format}
-    whole = [part for part in parts if part.container == "block trace"]
-    if len(formats) + len(whole) > 1:
-        names = sorted(known.name for known in formats) + ["a block trace"] * len(whole)
-        raise InputError(str(files[0].parent), " and ".join(names), "one format in one trace")
-    if whole:
-        return Reading(read_parquet(whole[0].path), ("block trace",), 0, (), tuple(warnings))
-    if not formats:
-        raise InputError(str(files[0]), "no requests", "a trace")
-    found = formats.pop()
+    parts, found, warnings = _recognise_all(paths, options, strict)
+    if found is None:
+        return Reading(read_parquet(parts[0].path), ("block trace",), 0, (), tuple(warnings))
     batches = list(read_batches(parts, processes, dask))
     skipped = sum(batch.skipped for batch in batches)
     damages = [damage for batch in batches for damage in batch.damages]
     if not any(len(batch.arrival_s) for batch in batches):
         if damages:
             raise damages[0].error()
-        raise InputError(str(files[0]), "no requests", f"a trace of {found.name}")
+        raise InputError(str(parts[0].path), "no requests", f"a trace of {found.name}")
     trace = join(batches, found, options, warnings)
     return Reading(trace, (found.name,), skipped, tuple(damages[:_DAMAGES_KEPT]), tuple(warnings))
+
+
+class Stream:
+    """A trace read chunk by chunk, as often as asked, for what needs it only once through.
+
+    Requests come in the order of the files; ``late`` counts those that arrived before the one
+    ahead of them. The counts are those of the last complete pass.
+    """
+
+    def __init__(self, paths, options=None, strict=False, processes=None, dask=None) -> None:
+        self._options = options or Options()
+        self._workers = processes, dask
+        self._parts, self._format, _ = _recognise_all(paths, self._options, strict)
+        self.requests = self.skipped_lines = self.late = self.block_tokens = 0
+        self.prefix = self._format is None or self._format.prefix
+        self.prefix |= self._options.components == "prefix"
+
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Blocks per request and block ids of each chunk."""
+        self.requests = self.skipped_lines = self.late = 0
+        latest_s = -np.inf
+        for batch in self._batches():
+            arrival_s = np.append(latest_s, np.asarray(batch.arrival_s))
+            self.late += int((np.diff(arrival_s) < 0).sum())
+            latest_s = arrival_s[-1]
+            self.requests += len(arrival_s) - 1
+            self.skipped_lines += batch.skipped
+            counts = np.asarray(batch.counts, np.int64)
+            if self._format and self.prefix and not self._format.prefix:
+                offsets = np.concatenate([[0], np.cumsum(counts)])
+                batch.ids = chained_ids(offsets, batch.ids)
+            yield counts, batch.ids
+
+    def _batches(self) -> Iterator[Batch]:
+        if self._format is None:
+            yield from self._whole(self._parts[0].path)
+            return
+        for batch in read_batches(self._parts, *self._workers):
+            if len(batch.arrival_s) and not self.block_tokens:
+                self.block_tokens = _block_tokens([batch], self._format, self._options)
+            yield batch
+
+    def _whole(self, path: Path) -> Iterator[Batch]:
+        import pyarrow.parquet as pq
+
+        file = pq.ParquetFile(path)
+        self.block_tokens = int(file.schema_arrow.metadata[b"block_tokens"])
+        self.prefix = file.schema_arrow.metadata[b"prefix"] == b"1"
+        for rows in file.iter_batches(2**16, columns=["arrival_s", "blocks"]):
+            blocks = rows["blocks"]
+            yield Batch(
+                arrival_s=rows["arrival_s"].to_numpy(),
+                counts=np.diff(blocks.offsets.to_numpy()),
+                ids=blocks.flatten().to_numpy(),
+            )
 
 
 def join(batches: list[Batch], found: Format, options: Options, warnings: list[str]) -> BlockTrace:

@@ -20,6 +20,13 @@ from kvpaper.traces.lines import DamagedError
 MOST_TOKENS = 10**9
 MOST_SECONDS = 1e11
 _SECONDS_PER = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+OURS = (
+    *(f"arrival_{unit}" for unit in _SECONDS_PER),
+    "input_tokens",
+    "output_tokens",
+    "session",
+    "blocks",
+)
 
 
 class Request(NamedTuple):

@@ -1,0 +1,218 @@
+"""Drift over time, and one pooled cache against n servers with a share of it each."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numba
+import numpy as np
+
+from kvpaper.formulas.pooling import random_routing_hit_probability
+from kvpaper.reuse.curve import Curve, hit_curve
+from kvpaper.reuse.distances import Distances, replay
+from kvpaper.reuse.optimum import hull, net_value
+from kvpaper.traces.block_trace import BlockTrace
+
+ROUTINGS = ("random", "round robin", "least loaded", "session", "prefix")
+# A prefix decides where a request goes only if it makes up this share of it; a block that every
+# request starts with would else send all of them to one server.
+MATCHED_SHARE = 0.5
+UTILISATION = 0.7
+
+
+def window_curves(trace: BlockTrace, distances: Distances, windows: int) -> list[Curve]:
+    """Block curve of each of ``windows`` equal spans of time, in a cache that never restarts."""
+    edges_s = np.linspace(0, trace.duration_s, windows + 1)
+    edges = np.searchsorted(trace.arrival_s, edges_s[1:-1])
+    starts = trace.offsets[np.concatenate([[0], edges, [trace.requests]])]
+    expanded = distances.expanded()
+    curves = []
+    for start, stop in pairwise(starts):
+        counts = np.bincount(expanded[start:stop], minlength=distances.cold + 1)
+        hits = np.concatenate([[0], np.cumsum(counts[:-1])]) / max(stop - start, 1)
+        curves.append(Curve("block", hits))
+    return curves
+
+
+def regret(curves: list[Curve], price_ratio: np.ndarray) -> np.ndarray:
+    """Share of the net value lost by sizing each window by the curve of the one before.
+
+    Returns
+    -------
+    float array, shape (windows - 1, prices)
+        NaN where not even the best capacity earns its rent.
+    """
+    price_ratio = np.atleast_1d(price_ratio)
+    hulls = [hull(curve) for curve in curves]
+    rows = []
+    for before, now, curve in zip(hulls[:-1], hulls[1:], curves[1:], strict=True):
+        best = net_value(curve, now.optimum_blocks(price_ratio), price_ratio)
+        had = net_value(curve, before.optimum_blocks(price_ratio), price_ratio)
+        rows.append(np.where(best > 0, 1 - had / np.where(best > 0, best, 1), np.nan))
+    return np.array(rows)
+
+
+def turn_gaps(trace: BlockTrace, session: np.ndarray | None = None) -> np.ndarray:
+    """Seconds between the arrivals of consecutive requests of a session: lead time to prefetch."""
+    session = trace.session if session is None else session
+    known = np.flatnonzero(session >= 0)
+    order = known[np.argsort(session[known], kind="stable")]
+    same = session[order[1:]] == session[order[:-1]]
+    return np.diff(trace.arrival_s[order])[same]
+
+
+@numba.njit(cache=True)
+def _inferred(offsets, blocks, unique, matched_share):
+    owner = np.full(unique, -1, np.int32)
+    session = np.empty(len(offsets) - 1, np.int32)
+    sessions = 0
+    for request in range(len(session)):
+        start, stop = offsets[request], offsets[request + 1]
+        matched, found = start, -1
+        while matched < stop and owner[blocks[matched]] >= 0:
+            found = owner[blocks[matched]]
+            matched += 1
+        if found < 0 or matched - start < matched_share * (stop - start):
+            found, sessions = sessions, sessions + 1
+        session[request] = found
+        for i in range(start, stop):
+            owner[blocks[i]] = found
+    return session
+
+
+def inferred_sessions(trace: BlockTrace) -> np.ndarray:
+    """Session of every request, told by what it continues, for logs that name none.
+
+    A request continues the last one that used its deepest known block, if at least half of its
+    blocks are known.
+    """
+    return _inferred(trace.offsets, trace.blocks, trace.unique_blocks, MATCHED_SHARE)
+
+
+@numba.njit(cache=True)
+def _least_loaded(arrival_s, work_s, servers, offsets, blocks, unique, matched_share):
+    """Server with the least work left; with a share of 1 or less, the one that holds the prefix."""
+    free_s = np.zeros(servers)
+    owner = np.full(unique, -1, np.int32)
+    chosen = np.empty(len(arrival_s), np.int32)
+    for request in range(len(arrival_s)):
+        now = arrival_s[request]
+        start, stop = offsets[request], offsets[request + 1]
+        server = -1
+        if matched_share <= 1.0:
+            matched, found = start, -1
+            while matched < stop and owner[blocks[matched]] >= 0:
+                found = owner[blocks[matched]]
+                matched += 1
+            if found >= 0 and matched - start >= matched_share * (stop - start):
+                server = found
+        if server < 0:
+            server = np.argmin(np.maximum(free_s, now))
+        chosen[request] = server
+        free_s[server] = max(free_s[server], now) + work_s[request]
+        for i in range(start, stop):
+            owner[blocks[i]] = server
+    return chosen
+
+
+def route(trace: BlockTrace, routing: str, servers: int, seed: int = 0) -> np.ndarray:
+    """Server of every request under one of ``ROUTINGS``.
+
+    Load is prompt tokens, worked off at a rate that keeps the servers 70 % busy on average.
+    """
+    match routing:
+        case "random":
+            return np.random.default_rng(seed).integers(0, servers, trace.requests)
+        case "round robin":
+            return np.arange(trace.requests) % servers
+        case "session":
+            named = bool((trace.session >= 0).all())
+            session = trace.session if named else inferred_sessions(trace)
+            places = np.random.default_rng(seed).integers(0, servers, int(session.max()) + 1)
+            return places[session]
+    tokens_per_s = trace.input_tokens.sum() / (servers * UTILISATION * max(trace.duration_s, 1e-9))
+    work_s = trace.input_tokens / max(tokens_per_s, 1e-9)
+    share = MATCHED_SHARE if routing == "prefix" else 2.0
+    return _least_loaded(
+        trace.arrival_s, work_s, servers, trace.offsets, trace.blocks, trace.unique_blocks, share
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Block hit rate of one pooled cache and of n servers with an equal share of it each."""
+
+    routing: str
+    servers: int
+    capacity_blocks: np.ndarray
+    pooled: np.ndarray
+    split: np.ndarray
+
+    @property
+    def gain(self) -> np.ndarray:
+        """Pooled over split; infinite where the servers hit nothing."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.pooled / self.split
+
+
+def split_fleet(
+    trace: BlockTrace,
+    curve: Curve,
+    routing: str,
+    servers: int,
+    capacities_blocks: np.ndarray,
+    seed: int = 0,
+) -> Split:
+    """Hit rates of a fleet at total capacities, exactly, from one curve a server."""
+    capacities = np.asarray(capacities_blocks)
+    server = route(trace, routing, servers, seed)
+    hits = np.zeros(len(capacities))
+    for one in range(servers):
+        part = trace.select(np.flatnonzero(server == one))
+        if part.references:
+            hits += hit_curve(part).at(capacities // servers) * part.references
+    pooled = curve.at(capacities)
+    return Split(routing, servers, capacities, pooled, hits / max(trace.references, 1))
+
+
+def expected_random_hits(trace: BlockTrace, servers: int) -> tuple[float, float]:
+    """Hits of unlimited caches under random routing by the closed form, and a bound of its error.
+
+    The second value is a standard deviation that takes blocks of one request as hitting together,
+    which they do: requests are routed, not blocks.
+    """
+    # One reference a request and block: repeats within a request see what the first one saw.
+    uses = np.zeros(trace.unique_blocks, np.int64)
+    mean, variance = _expected(trace.offsets, trace.blocks, uses, _table(trace, servers))
+    return float(mean), float(np.sqrt(variance))
+
+
+def _table(trace: BlockTrace, servers: int) -> np.ndarray:
+    most = int(np.bincount(trace.blocks).max())
+    return np.asarray(random_routing_hit_probability(np.arange(most + 1), servers), float)
+
+
+@numba.njit(cache=True)
+def _expected(offsets, blocks, uses, probability):
+    mean, variance = 0.0, 0.0
+    for request in range(len(offsets) - 1):
+        start, stop = offsets[request], offsets[request + 1]
+        # Hits of a request are nested along its prefix: E[hits**2] = sum (2 j + 1) p_j.
+        first, second = 0.0, 0.0
+        for i in range(start, stop):
+            p = probability[uses[blocks[i]]]
+            first += p
+            second += (2 * (i - start) + 1) * p
+        for i in range(start, stop):
+            uses[blocks[i]] += 1
+        mean += first
+        variance += second - first * first
+    return mean, variance
+
+
+def unlimited_hits(trace: BlockTrace, server: np.ndarray) -> int:
+    """Hits of unlimited caches, one for each server, by replay."""
+    hits = 0
+    for one in np.unique(server):
+        part = trace.select(np.flatnonzero(server == one))
+        hits += int(replay(part, part.unique_blocks + 1).sum())
+    return hits
