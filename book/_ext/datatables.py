@@ -1,0 +1,119 @@
+"""Directives that print a data file as a table: ``nomenclature`` and ``published``."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from docutils import nodes
+from result import results_folder
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+_LOGGER = logging.getLogger(__name__)
+
+Cell = list[nodes.Node]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -> nodes.table:
+    """A table whose cells are given as nodes, with ``name`` as its class."""
+    columns = [nodes.colspec(colwidth=1) for _ in head]
+    heads = [nodes.entry("", nodes.paragraph("", text)) for text in head]
+    body = [
+        nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in row))
+        for row in rows
+    ]
+    group = nodes.tgroup("", *columns, cols=len(columns))
+    group += [nodes.thead("", nodes.row("", *heads)), nodes.tbody("", *body)]
+    return nodes.table("", group, classes=[name, "colwidths-auto"])
+
+
+def read(directive: SphinxDirective, path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file; a page with this directive is read again when the file changes."""
+    directive.env.note_dependency(str(path))
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def nomenclature(directive: SphinxDirective) -> dict[str, dict[str, str]]:
+    """The nomenclature by name."""
+    rows = read(directive, Path(directive.config.kvpaper_data, "nomenclature.csv"))
+    return {row["name"]: row for row in rows}
+
+
+class Nomenclature(SphinxDirective):
+    """Every symbol: how it is written, what the code calls it, its unit and its meaning."""
+
+    def run(self) -> list[nodes.Node]:
+        rows = [
+            [
+                [nodes.math("", row["symbol"])],
+                [nodes.literal("", name)],
+                [nodes.Text(row["unit"])],
+                [nodes.Text(row["meaning"])],
+            ]
+            for name, row in nomenclature(self).items()
+        ]
+        return [table(("Symbol", "Name", "Unit", "Meaning"), rows, "nomenclature")]
+
+
+class Published(SphinxDirective):
+    """Every published value beside what this repository computes from the same inputs."""
+
+    def run(self) -> list[nodes.Node]:
+        rows = read(self, Path(self.config.kvpaper_data, "published.csv"))
+        computed = self._computed()
+        head = ("Quantity", "Published", "Here", "Ratio", "Source")
+        return [table(head, [self._row(row, computed) for row in rows], "published")]
+
+    def _computed(self) -> dict[tuple[str, str, str], dict[str, str]]:
+        path = results_folder(self.config) / "published.csv"
+        self.env.note_dependency(str(path))
+        rows = read(self, path) if path.is_file() else []
+        return {_key(row): row for row in rows}
+
+    def _row(self, row: dict[str, str], computed: dict) -> list[Cell]:
+        here = computed.get(_key(row), {})
+        if computed and not here:
+            message = "%s of %s is not among the results"
+            location = self.get_location()
+            _LOGGER.warning(message, row["quantity"], row["arguments"], location=location)
+        value, reproduced = float(row["value"]), here.get("reproduced", "")
+        what = [nodes.literal("", row["quantity"]), nodes.Text(f" {row['arguments']}")]
+        if reproduced:
+            computed_here = number(float(reproduced), row["unit"])
+            ratio = f"{float(reproduced) / value:.4g}"
+            if here["status"] == "differs":
+                ratio += ", differs"
+        else:
+            computed_here, ratio = here.get("status", "not computed yet"), "–"
+        numbers = (number(value, row["unit"]), computed_here, ratio)
+        return [what, *([nodes.Text(text)] for text in numbers), self._source(row)]
+
+    def _source(self, row: dict[str, str]) -> Cell:
+        """A source without a space is a key of the bibliography."""
+        if " " in row["source"]:
+            cited = [nodes.Text(row["source"])]
+        else:
+            cited, _ = self.parse_inline(f"{{cite:t}}`{row['source']}`")
+        return [*cited, nodes.Text(f", {row['locator']}")] if row["locator"] else cited
+
+
+def _key(row: dict[str, str]) -> tuple[str, str, str]:
+    return row["quantity"], row["arguments"], row["source"]
+
+
+def number(value: float, unit: str) -> str:
+    r"""A value with its unit; digits are grouped from five on.
+
+    >>> number(131072.0, "B/token"), number(1600.0, "1")
+    ('131,072\xa0B/token', '1600')
+    """
+    text = f"{value:,.0f}" if value >= 1e4 else f"{value:.6g}"
+    return text if unit == "1" else f"{text}\N{NO-BREAK SPACE}{unit}"
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("nomenclature", Nomenclature)
+    app.add_directive("published", Published)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,122 @@
+"""The ``formula`` directive: the labelled equation of a function, read from its docstring.
+
+``{formula} fetch_time`` prints the equation of ``kvpaper.formulas`` with this name, numbered and
+labelled ``eq-fetch-time``, what it holds for and where it is from, and its arguments, folded away.
+"""
+
+import difflib
+import re
+from pathlib import Path
+
+from datatables import nomenclature, table
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.directives.patches import MathDirective
+from sphinx.util import logging
+from sphinx.writers.html5 import HTML5Translator
+
+from kvpaper import formulas
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class details(nodes.General, nodes.Element):
+    """Content that a reader unfolds by its summary."""
+
+
+def visit_details(translator: HTML5Translator, node: details) -> None:
+    summary = translator.encode(node["summary"])
+    translator.body.append(translator.starttag(node, "details"))
+    translator.body.append(f"<summary>{summary}</summary>")
+
+
+def depart_details(translator: HTML5Translator, node: details) -> None:
+    translator.body.append("</details>\n")
+
+
+def label(name: str) -> str:
+    """Label of a formula's equation.
+
+    >>> label("fetch_time")
+    'eq-fetch-time'
+    """
+    return "eq-" + name.replace("_", "-")
+
+
+def prose(text: str) -> list[nodes.Node]:
+    """Text of a docstring; what stands in backquotes is code.
+
+    >>> [type(node).__name__ for node in prose("the rate ``r`` of one reader")]
+    ['Text', 'literal', 'Text']
+    """
+    parts = re.split(r"``([^`]+)``", " ".join(text.split()))
+    return [
+        nodes.literal("", part) if position % 2 else nodes.Text(part)
+        for position, part in enumerate(parts)
+        if part
+    ]
+
+
+class Formula(MathDirective):
+    """Print one formula of the package."""
+
+    has_content = False
+    required_arguments = 1
+    optional_arguments = 0
+
+    def run(self) -> list[nodes.Node]:
+        equations = formulas.equations()
+        name = self.arguments[0]
+        if name not in equations:
+            near = difflib.get_close_matches(name, equations, 3, 0.3)
+            message = "no formula %r; near are %s"
+            _LOGGER.warning(message, name, ", ".join(near), location=self.get_location())
+            return []
+        equation = equations[name]
+        self.env.note_dependency(str(Path(formulas.__file__).with_name(f"{equation.module}.py")))
+        unit = "" if equation.unit == "1" else f" [{equation.unit}]"
+        summary = [nodes.literal("", name), nodes.Text(f"{unit}: ")]
+        source = f"{equation.source[0].upper()}{equation.source[1:].rstrip('.')}."
+        notes = [nodes.strong("", "Source. "), *prose(source)]
+        if equation.conditions:
+            conditions = [nodes.strong("", "Holds for. "), *prose(equation.conditions)]
+            notes = [*conditions, nodes.Text(" "), *notes]
+        return [
+            nodes.container(
+                "",
+                *self._equation(equation.latex, label(name)),
+                nodes.paragraph("", "", *summary, *prose(equation.summary), nodes.Text(".")),
+                nodes.paragraph("", "", *notes, classes=["formula-notes"]),
+                details("", self._arguments(equation.parameters), summary="Arguments"),
+                classes=["formula"],
+            )
+        ]
+
+    def _equation(self, latex: str, name: str) -> list[nodes.Node]:
+        node = nodes.math_block(latex, latex, nowrap=False, number=None, label=name)
+        node["docname"] = self.env.docname
+        self.options["label"] = name
+        self.set_source_info(node)
+        found = [node]
+        self.add_target(found)
+        return found
+
+    def _arguments(self, parameters: dict[str, str]) -> nodes.Node:
+        symbols = nomenclature(self)
+        rows = []
+        for name, unit in parameters.items():
+            known = symbols.get(name)
+            if known is None:
+                message = "argument %s of %s is not in the nomenclature"
+                location = self.get_location()
+                _LOGGER.warning(message, name, self.arguments[0], location=location)
+                continue
+            symbol, meaning = nodes.math("", known["symbol"]), nodes.Text(known["meaning"])
+            rows.append([[symbol], [nodes.literal("", name)], [nodes.Text(unit)], [meaning]])
+        return table(("Symbol", "Name", "Unit", "Meaning"), rows, "arguments")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_node(details, html=(visit_details, depart_details))
+    app.add_directive("formula", Formula)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,220 @@
+"""Assemble the book of one scenario and build it: ``python book/assemble.py SCENARIO``.
+
+The source is put together from the pages of this folder and from what the notebooks of the
+scenario gave: their executed copies, figures and answers. jupyter-book builds it with warnings as
+errors, and only a whole book is moved to ``book/_build/SCENARIO/html``.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvpaper import results
+from kvpaper.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[1]
+BOOK = Path(__file__).resolve().parent
+
+
+def pages(toc: Any) -> Iterator[str]:
+    """Names of all pages of a table of contents, in its order."""
+    if isinstance(toc, list):
+        for entry in toc:
+            yield from pages(entry)
+    elif isinstance(toc, dict):
+        yield from (toc[key] for key in ("root", "file") if key in toc)
+        for value in toc.values():
+            yield from pages(value)
+
+
+def for_readers(notebook: dict[str, Any]) -> dict[str, Any]:
+    """An executed notebook as a paper shows it.
+
+    Code is folded away, and neighbouring cells that print nothing share one fold. Pictures among
+    the outputs are dropped: the figure stands where the text has it, from its file. Times and
+    hosts of the run are dropped too, so that the same results give the same book.
+    """
+    cells: list[dict[str, Any]] = []
+    for cell in notebook["cells"]:
+        cell = {**cell, "metadata": {"tags": cell["metadata"].get("tags", [])}}
+        if cell["cell_type"] == "code":
+            cell["metadata"]["tags"] = [*cell["metadata"]["tags"], "hide-input"]
+            cell["outputs"] = [
+                output
+                for output in cell["outputs"]
+                if not any(kind.startswith("image/") for kind in output.get("data", {}))
+            ]
+            before = cells[-1] if cells else {}
+            if before.get("cell_type") == "code" and not before["outputs"]:
+                cell["source"] = f"{_text(before)}\n\n{_text(cell)}"
+                cells.pop()
+        cells.append(cell)
+    metadata = {"kernelspec": notebook["metadata"].get("kernelspec", {})}
+    return {**notebook, "cells": cells, "metadata": metadata}
+
+
+def _text(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"])
+
+
+def source_tree(scenario: str) -> dict[str, bytes]:
+    """All files of the book's source, by their path in it.
+
+    Raises
+    ------
+    InputError
+        If a page of the table of contents is neither written here nor an executed notebook.
+    """
+    toc = yaml.safe_load((BOOK / "_toc.yml").read_text("utf-8"))
+    config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
+    config["sphinx"]["config"]["kvpaper_scenario"] = scenario
+    tree = {"_config.yml": yaml.safe_dump(config, sort_keys=False).encode()}
+    for path in [BOOK / "_toc.yml", BOOK / "references.bib", *BOOK.glob("*.md")]:
+        if path.name != "README.md":
+            tree[path.name] = path.read_bytes()
+    for folder in ("_ext", "_static"):
+        for path in sorted((BOOK / folder).rglob("*.*")):
+            if "__pycache__" not in path.parts:
+                tree[path.relative_to(BOOK).as_posix()] = path.read_bytes()
+    for path in sorted((ROOT / "figures" / scenario).glob("*.svg")):
+        tree[f"figures/{path.name}"] = path.read_bytes()
+    for path in sorted(results.folder(scenario).glob("*.txt")):
+        tree[f"answers/{path.name}"] = path.read_bytes()
+    for name in pages(toc):
+        if f"{name}.md" not in tree:
+            tree[f"{name}.ipynb"] = _notebook(Path("build", scenario, "notebooks", f"{name}.ipynb"))
+    for name in tree:
+        if name.endswith((".md", ".ipynb")):
+            # The sources name the figures of the paper, which every checkout has.
+            tree[name] = tree[name].replace(b"../figures/paper/", b"figures/")
+    return tree
+
+
+def _notebook(path: Path) -> bytes:
+    try:
+        notebook = json.loads((ROOT / path).read_bytes())
+    except FileNotFoundError:
+        expected = f"an executed notebook (make notebooks SCENARIO={path.parts[1]})"
+        raise InputError(path.as_posix(), "no file", expected) from None
+    except ValueError as error:
+        raise InputError(path.as_posix(), f"broken JSON ({error})", "a notebook") from None
+    return json.dumps(for_readers(notebook), indent=1).encode()
+
+
+def write_changed(tree: dict[str, bytes], folder: Path) -> None:
+    """Make ``folder`` hold these files and no others; what is unchanged keeps its time."""
+    for path in folder.rglob("*"):
+        if path.is_file() and path.relative_to(folder).as_posix() not in tree:
+            path.unlink()
+    for name, content in tree.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def checksum_of_machinery(tree: dict[str, bytes]) -> str:
+    """Checksum of what shapes every page and is not watched by Sphinx: configuration, extensions,
+    styles and the installed packages."""
+    digest = hashlib.sha256((ROOT / "requirements.lock").read_bytes())
+    for name in sorted(tree):
+        if not name.endswith((".md", ".ipynb", ".svg", ".txt")):
+            digest.update(name.encode() + b"\0" + tree[name])
+    return digest.hexdigest()
+
+
+def build(scenario: str) -> Path:
+    """Build the book of a scenario and return its first page.
+
+    Pages whose sources did not change are kept from the last complete build. After a failed or
+    interrupted one nothing is kept, since Sphinx warns of a page only when it reads it.
+
+    Raises
+    ------
+    InputError
+        If a notebook is missing.
+    subprocess.CalledProcessError
+        If jupyter-book fails or warns; its output is in the error.
+    """
+    tree = source_tree(scenario)
+    folder = BOOK / "_build" / scenario
+    source, work, book = folder / "src", folder / "work", folder / "html"
+    complete, checksum = work / "complete", checksum_of_machinery(tree)
+    if not complete.is_file() or complete.read_text() != checksum:
+        shutil.rmtree(work, ignore_errors=True)
+    complete.unlink(missing_ok=True)
+    write_changed(tree, source)
+    command = [
+        Path(sys.executable).with_name("jupyter-book"),
+        "build",
+        source,
+        "--path-output",
+        work,
+    ]
+    subprocess.run(
+        [*command, "-W", "-n", "--keep-going", "-q"],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    complete.write_text(checksum)
+    _replace(book, work / "_build" / "html")
+    return book / "index.html"
+
+
+def _replace(book: Path, built: Path) -> None:
+    new, old = book.with_suffix(".new"), book.with_suffix(".old")
+    for left_over in (new, old):
+        shutil.rmtree(left_over, ignore_errors=True)
+    shutil.copytree(built, new)
+    # make compares the time of the first page, which an unchanged page would keep.
+    os.utime(new / "index.html")
+    if book.exists():
+        book.rename(old)
+    new.rename(book)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def complaints(output: str, scenario: str) -> str:
+    """What jupyter-book complained of, with the paths that an author knows.
+
+    >>> page = BOOK / "_build/paper/src/index.md"
+    >>> complaints(f"Output Path: x\\n{page}:3: WARNING: y\\nTraceback (most ...", "paper")
+    'book/index.md:3: WARNING: y'
+    """
+    text = re.sub(r"\x1b\[[\d;]*m", "", output)
+    text = text.partition("Output Path: ")[2].partition("\n")[2] or text
+    text = re.split(r"^(?:Traceback \(most|=====)", text, maxsplit=1, flags=re.M)[0]
+    source = re.escape(f"{BOOK / '_build' / scenario / 'src'}{os.sep}")
+    text = re.sub(rf"{source}(?=\S+\.ipynb)", "notebooks/", text)
+    return re.sub(source, "book/", text).strip()
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python book/assemble.py SCENARIO", file=sys.stderr)
+        return 2
+    try:
+        first_page = build(arguments[0])
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        print(complaints(error.stdout, arguments[0]), file=sys.stderr)
+        return 1
+    print(f"The book is at {os.path.relpath(first_page)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
