@@ -199,6 +199,10 @@ def measured(records: list[dict], wanted: list[dict]) -> str:
     completed = sum(record.get("outcome") == "completed" for record in records)
     machines = len({str(record.get("machine")) for record in records})
     return (
-        f"{len(records)} records from {machines} machine{'s' * (machines > 1)}, of which "
+        f"{_counted(len(records), 'record')} from {_counted(machines, 'machine')}, of which "
         f"{completed} completed."
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

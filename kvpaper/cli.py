@@ -1,10 +1,12 @@
 """The command line. Thin: it reads arguments, calls one function, prints what it returns."""
 
 import argparse
+import difflib
 import json
 import os
+import re
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from kvpaper.errors import InputError
 
@@ -51,8 +53,20 @@ def _whole_number(text: str) -> int:
     return int(value)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells a wrong command line in one line, with the nearest word and the right usage."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if found:
+            near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)
+            message = f"found {found[1]!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
+        usage = " ".join(self.format_usage().removeprefix("usage: ").split())
+        self.exit(2, f"{self.prog}: {message}; expected {usage}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kvpaper",
         description="How much DRAM and flash to buy for KV caches; whether to split prefill off.",
         epilog="Exit codes: 0 done, 2 bad input (one line says where), 1 a fault of kvpaper.",

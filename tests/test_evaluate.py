@@ -1,0 +1,209 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from kvpaper import evaluate, results, scenario
+from kvpaper.errors import InputError
+from kvpaper.formulas import capacity
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return scenario.load("paper")
+
+
+def change(base, **parts):
+    """The scenario with fields of its parts replaced: ``slo={"ttft_s": 2.0}``."""
+    return dataclasses.replace(
+        base, **{name: getattr(base, name).model_copy(update=new) for name, new in parts.items()}
+    )
+
+
+def value(rows, quantity, **at):
+    found = [
+        row["value"]
+        for row in rows
+        if row["quantity"] == quantity and all(row.get(key) == want for key, want in at.items())
+    ]
+    assert len(found) == 1, (quantity, at, len(found))
+    return found[0]
+
+
+class TestPublishedExample:
+    def test_size(self, paper):
+        rows = evaluate.sizes(paper)
+        assert value(rows, "kv_bytes_per_token") == 131_072
+        assert value(rows, "prefix_tokens") == 7_629
+
+    def test_chart(self, paper):
+        rows = evaluate.gigabyte_chart(paper)
+        assert value(rows, "fetch_time_s", tier="hbm") == pytest.approx(0.208e-3, rel=2e-3)
+        assert value(rows, "fetch_time_s", tier="nvme") == pytest.approx(0.333, rel=2e-3)
+        assert value(rows, "fetch_time_ratio") == pytest.approx(1600)
+
+    def test_disk_is_off_the_critical_path_with_either_pool(self, paper):
+        rows = evaluate.slacks(paper)
+        for pool in evaluate.POOLS:
+            assert value(rows, "on_critical_path", tier="nvme", pool=pool) == 0
+            assert value(rows, "on_critical_path", tier="dram", pool=pool) == 1
+
+    def test_recomputing_beats_the_disk_below_some_35_thousand_tokens(self, paper):
+        rows = evaluate.crossovers(paper)
+        assert value(rows, "crossover_tokens", tier="nvme") == pytest.approx(35_600, rel=0.01)
+
+
+class TestIdentities:
+    def test_fetching_and_recomputing_cost_the_same_at_the_crossover(self, paper):
+        start = value(evaluate.crossovers(paper), "crossover_tokens", tier="nvme")
+        rows = evaluate.recoveries(paper, [start - 1, start])
+        for tokens, fetch_wins in ((start - 1, False), (start, True)):
+            fetched = value(rows, "fetch_time_s", tier="nvme", tokens=tokens)
+            assert (fetched < value(rows, "recompute_time_s", tokens=tokens)) is fetch_wins
+
+    def test_marginal_benefit_is_rent_at_the_break_even_capacity(self, paper):
+        work = paper.workload
+        rows = evaluate.capacities(paper)
+        best = value(rows, "break_even_bytes", tier="dram", band="middle")
+        token_value = value(evaluate.costs(paper), "value_usd_per_token")
+        rent = value(evaluate.costs(paper), "rent_usd_per_byte_s", tier="dram")
+
+        def net(bytes_):
+            hit = capacity.hit_rate(
+                bytes_, work.ceiling, work.working_set_bytes, work.tail_exponent
+            )
+            tokens_per_s = work.requests_per_s * work.prompt_tokens
+            return tokens_per_s * token_value * hit - rent * bytes_
+
+        step = best * 1e-4
+        slope = (net(best + step) - net(best - step)) / (2 * step)
+        assert abs(slope) < 1e-6 * rent
+
+    def test_keeping_for_the_interval_costs_what_recomputing_costs(self, paper):
+        prefix = paper.workload.prompt_tokens - paper.workload.new_tokens
+        interval = value(
+            evaluate.intervals(paper), "break_even_interval_s", tier="dram", loading="free"
+        )
+        rent = value(evaluate.costs(paper), "rent_usd_per_byte_s", tier="dram")
+        recomputed = value(evaluate.recoveries(paper), "recompute_time_s")
+        held = 131_072 * prefix
+        assert rent * held * interval == pytest.approx(recomputed * paper.prices.gpu_usd_per_s)
+
+    def test_pools_differ_by_the_visible_transfer(self, paper):
+        rows = evaluate.slacks(paper)
+        gap = value(rows, "ttft_slack_s", pool="one") - value(
+            rows, "ttft_slack_s", pool="disaggregated"
+        )
+        assert gap == pytest.approx(value(rows, "visible_transfer_time_s", pool="disaggregated"))
+        assert gap > 0
+
+
+class TestTurns:
+    def test_first_token_from_prefill_takes_the_transfer_out_of_the_target(self, paper):
+        rows = evaluate.slacks(change(paper, serving={"first_token_from": "prefill"}))
+        assert value(rows, "ttft_slack_s", pool="one") == value(
+            rows, "ttft_slack_s", pool="disaggregated"
+        )
+
+    def test_a_loose_target_does_not_make_a_slow_tier_worth_waiting_for(self, paper):
+        rows = evaluate.slacks(change(paper, slo={"ttft_s": 100.0}))
+        at = {"tier": "nvme", "pool": "disaggregated"}
+        assert value(rows, "within_slack", **at) == 1
+        assert value(rows, "on_critical_path", **at) == 0
+
+    def test_both_branches_of_the_exponent(self, paper):
+        rows = evaluate.capacities(paper, [0.6, 0.9])
+        for tier, grows in (("dram", False), ("nvme", True)):
+            ratio = value(rows, "marginal_ratio", tier=tier, beta=0.6, band="middle")
+            low, high = (
+                value(rows, "break_even_bytes", tier=tier, beta=beta, band="middle")
+                for beta in (0.6, 0.9)
+            )
+            assert (ratio > 1) is grows
+            assert (high > low) is grows
+
+    def test_band_encloses_the_middle(self, paper):
+        rows = evaluate.capacities(paper)
+        for tier in ("dram", "nvme"):
+            low, middle, high = (
+                value(rows, "break_even_bytes", tier=tier, band=band)
+                for band in ("low", "middle", "high")
+            )
+            assert low < middle < high
+
+    def test_readings_of_rent(self, paper):
+        rents = {
+            reading: value(
+                evaluate.costs(change(paper, prices={"reading": reading})),
+                "rent_usd_per_byte_s",
+                tier="dram",
+            )
+            for reading in ("amortised", "rented", "bundled")
+        }
+        energy = paper.hardware.tiers["dram"].power_w_per_byte * paper.prices.energy_usd_per_j
+        assert rents["bundled"] == pytest.approx(energy)
+        assert rents["amortised"] - energy == pytest.approx(13.8e-9 / paper.prices.lifetime_s)
+        assert rents["rented"] > rents["amortised"]
+
+    def test_an_overloaded_tier_is_named(self, paper):
+        with pytest.raises(
+            InputError, match=r"paper\.yaml:\d+ hardware\.tiers\.nvme\.read: found a load"
+        ):
+            evaluate.loads(change(paper, workload={"requests_per_s": 20.0}))
+
+    def test_a_rate_for_a_model_of_unknown_size_is_refused(self, paper):
+        unknown = dataclasses.replace(
+            paper, model=dataclasses.replace(paper.model, active_params=None)
+        )
+        with pytest.raises(InputError, match=r"serving\.prefill"):
+            evaluate.recoveries(unknown)
+
+    def test_a_prompt_beyond_the_table_is_refused(self):
+        moe = change(scenario.load("h200-moe"), workload={"prompt_tokens": 1e6})
+        with pytest.raises(InputError, match=r"workload\.prompt: found new_tokens"):
+            evaluate.recoveries(moe)
+
+
+class TestModels:
+    def test_latent_attention_keeps_the_disk_in_the_game(self, paper):
+        rows = evaluate.one_disk(paper)
+        fetch, prefill = (
+            value(rows, quantity, model="deepseek-v3")
+            for quantity in ("fetch_time_s", "prefill_time_s")
+        )
+        assert fetch < min(prefill, evaluate.disaggregated_slack(paper))
+        assert value(rows, "fetch_time_s", model="llama-3.1-70b") > evaluate.disaggregated_slack(
+            paper
+        )
+
+    def test_halving_the_element_doubles_the_interval(self, paper):
+        rows = evaluate.intervals_by_model(paper)
+        at = {"model": "deepseek-v3", "tokens": 8192, "tier": "dram"}
+        ratio = value(rows, "break_even_interval_s", element="fp8", **at) / value(
+            rows, "break_even_interval_s", element="bf16", **at
+        )
+        assert ratio == pytest.approx(2)
+
+    def test_windows_bend_the_curve(self):
+        rows = evaluate.cache_sizes(["gpt-oss-120b"], [64, 128, 1128])
+        sizes = [row["value"] for row in rows]
+        assert sizes[1] == 2 * sizes[0]
+        assert sizes[2] - sizes[1] == 1000 * 36_864
+
+
+@pytest.mark.parametrize("name", ["paper", "h200-moe", "quick"])
+def test_everything_is_predicted_finite_and_unambiguous(name):
+    rows = evaluate.everything(scenario.load(name))
+    assert {row["kind"] for row in rows} == {"predicted"}
+    assert all(math.isfinite(row["value"]) or row["quantity"] == "crossover_tokens" for row in rows)
+    keys = [tuple(sorted((key, str(row[key])) for key in row if key != "value")) for row in rows]
+    assert len(set(keys)) == len(keys)
+    assert results.jsonable(rows)
+
+
+def test_grids_are_the_points_one_by_one(paper):
+    lengths = np.array([1000.0, 5000.0])
+    both = evaluate.recoveries(paper, lengths)
+    apart = [row for length in lengths for row in evaluate.recoveries(paper, [length])]
+    assert both == apart

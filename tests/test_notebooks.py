@@ -1,0 +1,82 @@
+"""The runner: parameters are checked before a kernel starts, inputs are told exactly."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvpaper import scenario
+from kvpaper.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[1]
+spec = importlib.util.spec_from_file_location("execute", ROOT / "notebooks" / "execute.py")
+execute = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(execute)
+
+NOTEBOOKS = execute.notebooks()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_declares_parameters_and_reads(path):
+    assert execute.parameters(path) == {"scenario": "quick"}
+    assert all(isinstance(key, str) for key in execute.reads(path))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_notebook_declares_exists(path):
+    loaded = scenario.load("paper")
+    for key in execute.reads(path):
+        assert execute.inputs(loaded, (key,)), key
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("scenaro=paper", "scenaro: found an unknown parameter, expected one of scenario, count"),
+        ("count=many", "count: found 'many', expected a value of type int"),
+        ("count=1.5", "expected a value of type int"),
+        ("share=yes", "expected a value of type float"),
+        ("split=1", "expected a value of type bool"),
+    ],
+)
+def test_unknown_and_mistyped_parameters_are_refused(tmp_path, given, told):
+    path = tmp_path / "10_try.ipynb"
+    source = "scenario = 'quick'\ncount = 3\nshare = 0.5\nsplit = True"
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source}
+    path.write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        execute.checked(path, [given])
+    assert told in str(error.value)
+    assert execute.checked(path, ["count=4", "share=1", "split=False"]) == {
+        "count": 4,
+        "share": 1,
+        "split": False,
+    }
+
+
+def test_a_changed_value_changes_only_the_inputs_that_name_it(tmp_path):
+    text = Path(scenario.data.FOLDER, "scenarios", "paper.yaml").read_text("utf-8")
+    before = scenario.load("paper")
+    path = tmp_path / "paper.yaml"
+    path.write_text(text.replace("value: 300 ms", "value: 400 ms"), encoding="utf-8")
+    after = scenario.load(str(path))
+    changed = {
+        path.stem
+        for path in NOTEBOOKS
+        if execute.inputs(before, execute.reads(path)) != execute.inputs(after, execute.reads(path))
+    }
+    assert changed == {"00_overview", "30_ttft_slack"}
+
+
+def test_a_truncated_notebook_is_named(tmp_path):
+    path = tmp_path / "10_cut.ipynb"
+    shutil.copy(NOTEBOOKS[0], path)
+    path.write_text(path.read_text("utf-8")[:200], encoding="utf-8")
+    with pytest.raises(InputError, match=r"10_cut\.ipynb: found JSONDecodeError"):
+        execute.parameters(path)
+
+
+def test_notebooks_are_committed_without_outputs():
+    assert execute.check_stripped() == 0
