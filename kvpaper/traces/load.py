@@ -15,7 +15,6 @@ from kvpaper.errors import InputError
 from kvpaper.parallel import map_tasks
 from kvpaper.traces import readers
 from kvpaper.traces.block_trace import PARQUET_KEY, BlockTrace, read_parquet
-from kvpaper.traces.dense import chained_ids, dense_ids
 from kvpaper.traces.lines import Damage, DamagedError, compression, lines, open_bytes
 from kvpaper.traces.readers import Format, Options, Request
 
@@ -56,25 +55,21 @@ class Batch:
     skipped: int = 0
     damages: list[Damage] = field(default_factory=list)
 
-    def append(self, request: Request, place: str) -> None:
-        key = request.session, request.parent
-        ids = request.ids
-        if request.scope is not None:
-            key = place, None
-            scope = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest())
-            folded = np.uint64(scope) ^ (
-                np.asarray(ids).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-            )
-            ids = array("q", folded.tobytes())
-        if key != (None, None) and self.sessions is None:
-            self.sessions = [(None, None)] * len(self.arrival_s)
-        if self.sessions is not None:
-            self.sessions.append(key)
-        self.arrival_s.append(request.arrival_s)
-        self.input_tokens.append(request.input_tokens)
-        self.output_tokens.append(request.output_tokens)
-        self.counts.append(len(ids))
-        self.ids.extend(ids)
+    def extend(self, requests: list[Request], place: str) -> None:
+        for request in requests:
+            key = request.session, request.parent
+            ids = request.ids
+            if request.scope is not None:
+                key, ids = (place, None), _scoped(ids, place)
+            if key != (None, None) and self.sessions is None:
+                self.sessions = [(None, None)] * len(self.arrival_s)
+            if self.sessions is not None:
+                self.sessions.append(key)
+            self.arrival_s.append(request.arrival_s)
+            self.input_tokens.append(request.input_tokens)
+            self.output_tokens.append(request.output_tokens)
+            self.counts.append(len(ids))
+            self.ids.extend(ids)
 
     def packed(self) -> "Batch":
         """With ids as the narrowest array: what travels between processes."""
@@ -83,6 +78,13 @@ class Batch:
             ids = ids.astype(np.int32)
         self.ids = ids
         return self
+
+
+def _scoped(ids: array, scope: str) -> array:
+    """Ids that hold within ``scope`` only, told apart from those of any other."""
+    salt = int.from_bytes(hashlib.blake2b(scope.encode(), digest_size=8).digest())
+    spread = np.asarray(ids).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return array("q", (spread ^ np.uint64(salt)).tobytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,7 @@ def parse(part: Part) -> Batch:
         batch.lines += 1
         if row is None:
             continue
+        place = f"{part.path}:{part.start}:{batch.lines}"
         try:
             if isinstance(row, DamagedError):
                 raise row
@@ -252,9 +255,7 @@ def parse(part: Part) -> Batch:
             if part.strict:
                 break
             continue
-        place = f"{part.path}:{part.start}:{batch.lines}"
-        for request in requests:
-            batch.append(request, place)
+        batch.extend(requests, place)
         if requests and requests[0].scope is not None:
             batch.scopes.append(requests[0].scope)
     return batch.packed()
@@ -366,6 +367,8 @@ class Stream:
 
     def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Blocks per request and block ids of each chunk."""
+        from kvpaper.traces.dense import chained_ids
+
         self.requests = self.skipped_lines = self.late = 0
         latest_s = -np.inf
         for batch in self._batches():
@@ -406,6 +409,9 @@ class Stream:
 
 def join(batches: list[Batch], found: Format, options: Options, warnings: list[str]) -> BlockTrace:
     """One trace of all batches, in order of arrival; oddities are added to ``warnings``."""
+    # Parsing processes have no use for the compiler.
+    from kvpaper.traces.dense import chained_ids, dense_ids
+
     arrival_s, input_tokens, output_tokens, counts = (
         np.concatenate([np.asarray(getattr(batch, name)) for batch in batches])
         for name in ("arrival_s", "input_tokens", "output_tokens", "counts")

@@ -8,10 +8,10 @@ integers; :mod:`kvpaper.traces.load` numbers them anew.
 import hashlib
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from kvpaper.errors import InputError
@@ -71,6 +71,8 @@ class Options:
 def number(row: dict, key: str, most: float, default: float | None = None) -> float:
     """A finite number of 0 to ``most`` under ``key``; a number as text is one too."""
     value = row.get(key, default)
+    if type(value) is int and 0 <= value <= most:
+        return value
     if value is None:
         raise DamagedError(f"no {key}", f"a row with {key}")
     try:
@@ -310,38 +312,31 @@ class Format(NamedTuple):
     prefix: bool = True
 
 
-def _has(*keys: str) -> Callable[[dict], bool]:
-    return lambda row: all(key in row for key in keys)
+def _by_component(row: dict) -> bool:
+    return isinstance(row.get("hash_ids"), dict)
+
+
+def _has(keys: tuple[str, ...], row: dict) -> bool:
+    return all(key in row for key in keys)
+
+
+def _has_prompt(row: dict) -> bool:
+    return any(key in row for key in ("input", "prompt", "messages", "request", "body"))
 
 
 # The first that recognises a row reads the file. Block tokens of 0: no identity of prefixes;
-# 1: told by the rows.
+# 1: told by the rows. Functions of this module, since a format travels between processes.
 FORMATS = (
-    Format(
-        "RAGPulse",
-        lambda row: isinstance(row.get("hash_ids"), dict),
-        ragpulse,
-        block_tokens=1,
-        prefix=False,
-    ),
-    Format("Bailian", _has("chat_id", "hash_ids"), bailian, block_tokens=16),
-    Format("Mooncake", _has("timestamp", "input_length", "hash_ids"), mooncake, block_tokens=512),
-    Format("kv-cache-tester", _has("requests", "block_size"), kv_cache_tester, block_tokens=1),
-    Format("Azure", _has("TIMESTAMP", "ContextTokens", "GeneratedTokens"), azure, block_tokens=0),
-    Format(
-        "prompt text",
-        lambda row: any(key in row for key in ("input", "prompt", "messages", "request", "body")),
-        prompt_text,
-        block_tokens=16,
-    ),
+    Format("RAGPulse", _by_component, ragpulse, 1, prefix=False),
+    Format("Bailian", partial(_has, ("chat_id", "hash_ids")), bailian, 16),
+    Format("Mooncake", partial(_has, ("timestamp", "input_length", "hash_ids")), mooncake, 512),
+    Format("kv-cache-tester", partial(_has, ("requests", "block_size")), kv_cache_tester, 1),
+    Format("Azure", partial(_has, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")), azure, 0),
+    Format("prompt text", _has_prompt, prompt_text, 16),
 )
-GENERIC = Format("named columns", lambda row: True, generic, block_tokens=16)
+GENERIC = Format("named columns", bool, generic, 16)
 
 
-def recognised(rows: Iterator[dict]) -> Format | None:
+def recognised(rows: Iterable[dict]) -> Format | None:
     """The format of the first row that any format recognises."""
-    for row in rows:
-        for known in FORMATS:
-            if known.recognised(row):
-                return known
-    return None
+    return next((known for row in rows for known in FORMATS if known.recognised(row)), None)
