@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--columns",
         metavar="OURS=THEIRS,...",
-        help="other tables: arrival_s (_ms, _us, _ns), input_tokens, output_tokens, session, blocks",
+        help="arrival_s (or _ms, _us, _ns), input_tokens, output_tokens, session, blocks",
     )
     parser.add_argument("--strict", action="store_true", help="fail on the first damaged line")
     parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
@@ -128,9 +129,12 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
         horizon = timers.horizon_warning(trace, arguments.break_even)
         answer["warnings"] += [horizon] if horizon else []
     if arguments.figure:
-        from kvpaper.reuse import drawing
+        from kvpaper import figures_reuse, results
+        from kvpaper.reuse.rows import curve_rows
 
-        drawing.save_curve(block, fitted, arguments.figure)
+        name = Path(arguments.traces[0]).stem
+        table = results.table(row | {"trace": name} for row in curve_rows(trace))
+        figures_reuse.save_to(figures_reuse.curve(table), arguments.figure)
     return answer
 
 

@@ -1,0 +1,119 @@
+"""Figures of the chapter on reuse, each from its rows, in the style of :mod:`kvpaper.figures`."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from kvpaper.figures import INK, TIER_COLOURS, TIER_NAMES, _as_time, _axes
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+_ROUTINGS = ("random", "round robin", "least loaded", "session", "prefix")
+
+
+def _each_trace(rows: pd.DataFrame):
+    traces = rows.trace.unique()
+    return [(name, rows[rows.trace == name], _COLOURS[i]) for i, name in enumerate(traces)]
+
+
+def curve(rows: pd.DataFrame, tiers: dict[str, float] | None = None) -> Figure:
+    """Block hit rate against capacity with its upper hull; ``tiers`` are marked, in blocks."""
+    figure, axes = _axes()
+    for name, part, colour in _each_trace(rows):
+        hits = part[(part.quantity == "hit_rate") & (part.rate == "block")]
+        upper = part[(part.quantity == "hull_hit_rate") & (part.capacity_blocks > 0)]
+        axes.plot(
+            hits.capacity_blocks, hits.value, "o", color=colour, fillstyle="none",
+            markersize=2.5, label=name.replace("_", " "),
+        )  # fmt: skip
+        axes.plot(upper.capacity_blocks, upper.value, color=colour, linewidth=0.8)
+    for tier, blocks in (tiers or {}).items():
+        axes.axvline(blocks, color=TIER_COLOURS[tier], linestyle=":", label=TIER_NAMES[tier])
+    axes.set(xscale="log", xlabel="capacity [blocks]", ylabel="block hit rate", ylim=(0, None))
+    axes.legend(loc="upper left")
+    return figure
+
+
+def elasticity(rows: pd.DataFrame) -> Figure:
+    """Local elasticity of the block hit rate; a power law would be a level line, the fitted one."""
+    figure, axes = _axes()
+    for name, part, colour in _each_trace(rows):
+        line = part[part.quantity == "elasticity"]
+        axes.plot(
+            line.capacity_blocks, line.value, "o", color=colour, fillstyle="none",
+            markersize=2.5, label=name.replace("_", " "),
+        )  # fmt: skip
+        values = part[part.quantity.str.startswith("beta")].set_index("quantity").value
+        if "beta" in values:
+            span = values[["beta_range_low_blocks", "beta_range_high_blocks"]]
+            axes.plot(span, [values["beta"]] * 2, color=colour, linewidth=1.2)
+    axes.set(xscale="log", xlabel="capacity [blocks]", ylabel="d ln H / d ln C", ylim=(0, None))
+    axes.legend(loc="upper right")
+    return figure
+
+
+def intervals(rows: pd.DataFrame, break_even_s: dict[str, float] | None = None) -> Figure:
+    """Share of references that come within an interval of the last use of their block."""
+    figure, axes = _axes()
+    for name, part, colour in _each_trace(rows):
+        line = part[part.quantity == "reuse_share"]
+        axes.plot(line.interval_s, line.value, color=colour, label=name.replace("_", " "))
+    for tier, seconds in (break_even_s or {}).items():
+        label = f"break-even, {TIER_NAMES[tier]}"
+        axes.axvline(seconds, color=TIER_COLOURS[tier], linestyle=":", label=label)
+    axes.set(xscale="log", xlabel="reuse interval", ylabel="share of references", ylim=(0, None))
+    axes.set_xticks([1e-3, 1, 60, 3600, 86400])
+    axes.minorticks_off()
+    _as_time(axes.xaxis)
+    axes.legend(loc="upper left")
+    return figure
+
+
+def optimum(rows: pd.DataFrame) -> Figure:
+    """Optimum over the price ratio: the empirical one with its jumps, and the closed form."""
+    figure, axes = _axes()
+    for name, part, colour in _each_trace(rows):
+        found = part[part.quantity == "optimum_blocks"]
+        label = name.replace("_", " ")
+        best = found[found.kind == "simulated"].sort_values("price_ratio")
+        axes.plot(
+            best.price_ratio, best.value, "o", color=colour, fillstyle="none",
+            markersize=2.5, label=label,
+        )  # fmt: skip
+        closed = found[found.kind == "predicted"].sort_values("price_ratio")
+        axes.plot(closed.price_ratio, closed.value, color=colour, linewidth=1.2)
+    axes.plot([], [], color=INK, linewidth=1.2, label="closed form")
+    axes.set(xscale="log", yscale="log", xlabel="price ratio [1/block]", ylabel="optimum [blocks]")
+    axes.legend(loc="upper right")
+    return figure
+
+
+def pooling(rows: pd.DataFrame, trace: str, servers: int) -> Figure:
+    """Hit rate of one pooled cache over that of split ones, by routing; and the closed form."""
+    figure, axes = _axes()
+    found = rows[
+        (rows.quantity == "pooled_gain") & (rows.trace == trace) & (rows.servers == servers)
+    ]
+    closed = found[found.kind == "predicted"]
+    axes.plot(closed.capacity_blocks, closed.value, color=INK, label="closed form, local beta")
+    for routing, colour in zip(_ROUTINGS, _COLOURS, strict=True):
+        line = found[found.routing == routing]
+        axes.plot(
+            line.capacity_blocks, line.value, "o-", color=colour, fillstyle="none",
+            markersize=3, linewidth=0.6, label=routing,
+        )  # fmt: skip
+    axes.axhline(1, color=INK, linewidth=0.5)
+    axes.set(
+        xscale="log", xlabel="capacity of the fleet [blocks]", ylabel=f"pooled over {servers} split"
+    )
+    axes.legend(loc="upper left")
+    return figure
+
+
+def save_to(figure: Figure, path: Path | str) -> None:
+    """Write a figure where a user asks for it; the suffix chooses the format."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix or '.png'}")
+    figure.savefig(temporary, dpi=200)
+    os.replace(temporary, path)

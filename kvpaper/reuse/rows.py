@@ -1,0 +1,135 @@
+"""Rows of the chapter on reuse: every derived curve of one trace, for the table of results."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from kvpaper.formulas.pooling import pooled_gain
+from kvpaper.reuse import curve as curves
+from kvpaper.reuse import fleet, optimum, tail, timers
+from kvpaper.reuse.distances import reuse_intervals, stack_distances
+from kvpaper.traces.block_trace import BlockTrace
+
+Row = dict[str, Any]
+
+
+def _row(quantity: str, value: float | None, kind: str = "simulated", **coordinates: Any) -> Row:
+    return {"quantity": quantity, "kind": kind, "value": value, **coordinates}
+
+
+def _many(quantity: str, coordinate: str, at, values, **rest: Any) -> list[Row]:
+    pairs = zip(np.asarray(at).tolist(), np.asarray(values, float).tolist(), strict=True)
+    return [_row(quantity, value, **{coordinate: place}, **rest) for place, value in pairs]
+
+
+def reuse_rows(
+    trace: BlockTrace,
+    name: str,
+    sha256: str,
+    break_even_s: tuple[float, ...] = (),
+    servers: tuple[int, ...] = (2, 4, 8),
+    windows: int = 4,
+) -> list[Row]:
+    """All rows of one trace; each carries the trace's name and the checksum of its input.
+
+    ``break_even_s`` are the intervals to price timers at; figures are drawn from these rows alone.
+    """
+    rows = curve_rows(trace)
+    distances = stack_distances(trace)
+    block = curves.hit_curve(trace, distances)
+    rows += _tail_rows(trace, distances, block)
+    for interval_s in break_even_s:
+        rows += [
+            _row(
+                "cost_block_recomputes",
+                entry["block_recomputes"],
+                policy=entry["policy"],
+                setting=entry["setting"],
+                break_even_s=interval_s,
+            )
+            for entry in timers.policy_table(trace, block, interval_s)
+        ]
+    rows += _fleet_rows(trace, block, servers)
+    prices = optimum.hull(block).slopes
+    if len(prices) > 1:
+        prices = np.geomspace(prices[0], prices[-1], 61)
+        lost = fleet.regret(fleet.window_curves(trace, distances, windows), prices)
+        for window, losses in enumerate(lost, start=1):
+            rows += _many("regret", "price_ratio", prices, losses, window=window, windows=windows)
+    return [row | {"trace": name, "trace_sha256": sha256} for row in rows]
+
+
+def curve_rows(trace: BlockTrace) -> list[Row]:
+    """Counts, ceilings, curves, hull and reuse intervals of one trace."""
+    counts = {
+        "requests": trace.requests,
+        "block_references": trace.references,
+        "unique_blocks": trace.unique_blocks,
+        "block_tokens": trace.block_tokens,
+        "duration_s": trace.duration_s,
+        "mean_input_tokens": float(trace.input_tokens.mean()),
+    }
+    rows = [_row(quantity, value) for quantity, value in counts.items()]
+    distances = stack_distances(trace)
+    for rate, ceiling in curves.ceilings(trace, distances).items():
+        rows.append(_row("ceiling", ceiling, rate=rate))
+    capacities = curves.log_spaced(trace.unique_blocks, 200)
+    for rate in ("block", "token"):
+        found = curves.hit_curve(trace, distances, rate)
+        hits = found.at(capacities)
+        rows += _many("hit_rate", "capacity_blocks", capacities, hits, rate=rate)
+    block = curves.hit_curve(trace, distances)
+    slopes = tail.elasticity(block, capacities)
+    known = np.isfinite(slopes)
+    rows += _many("elasticity", "capacity_blocks", capacities[known], slopes[known])
+    upper = optimum.hull(block)
+    rows += _many("hull_hit_rate", "capacity_blocks", upper.capacities_blocks, upper.hits)
+    intervals_s = np.sort(reuse_intervals(trace))
+    known = intervals_s[np.isfinite(intervals_s) & (intervals_s > 0)]
+    if len(known):
+        at_s = np.geomspace(known[0], known[-1], 100)
+        share = np.searchsorted(intervals_s, at_s, "right") / len(intervals_s)
+        rows += _many("reuse_share", "interval_s", at_s, share)
+    return rows
+
+
+def _tail_rows(trace: BlockTrace, distances, block: curves.Curve) -> list[Row]:
+    fitted = tail.fit_tail(trace, distances, block)
+    judged = tail.verdict(block, fitted)
+    rows = [_row("closed_form_loss", judged.loss, verdict=judged.closed_form)]
+    if fitted is None:
+        return rows
+    law = fitted.law
+    low, high = law.range_blocks
+    values = {"beta": law.beta, "beta_low": fitted.beta_low, "beta_high": fitted.beta_high}
+    values |= {"beta_r2": law.r2, "beta_range_low_blocks": low, "beta_range_high_blocks": high}
+    rows += [_row(quantity, value) for quantity, value in values.items()]
+    rows += [_row("curve_aicc", score, form=form) for form, score in fitted.rivals.items()]
+    compared = optimum.compare(block, optimum.hull(block), law.beta, law.scale, (2 * low, high / 2))
+    if compared is not None:
+        prices = compared.price_ratio
+        rows += _many("optimum_blocks", "price_ratio", prices, compared.optimum_blocks)
+        closed = compared.closed_form_blocks
+        rows += _many("optimum_blocks", "price_ratio", prices, closed, kind="predicted")
+        rows += _many("net_value_loss", "price_ratio", prices, compared.loss)
+    return rows
+
+
+def _fleet_rows(trace: BlockTrace, block: curves.Curve, servers: tuple[int, ...]) -> Iterator[Row]:
+    capacities = curves.log_spaced(block.saturation_blocks, 21)
+    slopes = tail.elasticity(block, capacities)
+    for count in servers:
+        fair = (slopes > 0) & (slopes < 1)
+        yield from _many(
+            "pooled_gain", "capacity_blocks", capacities[fair],
+            pooled_gain(count, slopes[fair]), kind="predicted", servers=count,
+        )  # fmt: skip
+        for routing in fleet.ROUTINGS:
+            found = fleet.split_fleet(trace, block, routing, count, capacities)
+            known = np.isfinite(found.gain)
+            at = {"routing": routing, "servers": count}
+            yield from _many(
+                "pooled_gain", "capacity_blocks", capacities[known], found.gain[known], **at
+            )
+            yield from _many("split_hit_rate", "capacity_blocks", capacities, found.split, **at)
