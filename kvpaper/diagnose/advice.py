@@ -1,0 +1,118 @@
+"""What to do next, with the numbers of the log put into the formulas that apply."""
+
+import math
+import string
+from collections.abc import Mapping, Sequence
+
+from kvpaper.diagnose.signatures import table
+
+_V0 = "up to 0.7 (V0 engine)"
+
+
+def next_steps(steps: Sequence[str], numbers: Mapping[str, str]) -> list[str]:
+    """The steps whose every number is known, filled in; a step without numbers always."""
+    values = dict(numbers) | derived(numbers)
+    names = {step: {name for _, name, _, _ in string.Formatter().parse(step) if name} for step in steps}
+    return [step.format_map(values) for step in steps if names[step] <= values.keys()]
+
+
+def derived(numbers: Mapping[str, str]) -> dict[str, str]:
+    """Numbers that follow from those in the log.
+
+    - utilization that fits: free / total, rounded down to a hundredth;
+    - missing memory: needed - available, desired - free (GiB);
+    - context length that fits: as printed, else full length x available / needed, rounded down to
+      a multiple of 16, the smallest usual block;
+    - tokens a block: the printed length over the cap's usable blocks (cap - 1, one is kept
+      empty); blocks needed: full length over that, rounded up, plus the empty one;
+    - divisors of the dimension that cannot be split.
+    """
+    found: dict[str, str] = {}
+    value = {name: float(text) for name, text in numbers.items() if _is_number(text)}
+    if value.keys() >= {"free_gib", "total_gib"} and value["total_gib"] > 0:
+        fitting = math.floor(100 * value["free_gib"] / value["total_gib"]) / 100
+        found["fitting_utilization"] = f"{fitting:.2f}"
+    if value.keys() >= {"free_gib", "desired_gib"}:
+        found["short_gib"] = f"{value['desired_gib'] - value['free_gib']:.2f}"
+    if value.keys() >= {"needed_gib", "available_gib"}:
+        found["missing_gib"] = f"{value['needed_gib'] - value['available_gib']:.2f}"
+        if value["needed_gib"] > 0 and "model_tokens" in value and "fitting_tokens" not in value:
+            share = value["available_gib"] / value["needed_gib"]
+            found["fitting_len"] = str(int(value["model_tokens"] * share) // 16 * 16)
+    if "fitting_tokens" in value:
+        found["fitting_len"] = f"{value['fitting_tokens']:.0f}"
+    if value.keys() >= {"fitting_tokens", "cap_blocks", "model_tokens"} and value["cap_blocks"] > 1:
+        block_tokens = value["fitting_tokens"] / (value["cap_blocks"] - 1)
+        if block_tokens >= 1:
+            found["block_tokens"] = f"{block_tokens:.0f}"
+            found["needed_blocks"] = str(math.ceil(value["model_tokens"] / block_tokens) + 1)
+    if "dummy_requests" in value:
+        found["half_requests"] = str(max(1, int(value["dummy_requests"]) // 2))
+    if "segment_bytes" in value:
+        found["segment_mib"] = f"{value['segment_bytes'] / 2**20:.1f}"
+    dimension = value.get("heads", value.get("dimension", 0))
+    if 0 < dimension <= 10**9 and "parallel" in value:
+        sizes = [n for n in range(1, 65) if dimension % n == 0]
+        found["divisors"] = ", ".join(map(str, sizes))
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def capture(version: str, connector: str, hanging: bool) -> list[str]:
+    """How to get the log that is missing, for the version at hand (all versions if unknown)."""
+    prefix = prefix_of(version)
+    names = (
+        f"In version {version} the lines that decide begin with {prefix['engine_core']} or "
+        f"{prefix['worker']}."
+        if prefix
+        else "The lines that decide begin with the engine core's or a worker's prefix: "
+        + "; ".join(f"{p['engine_core']} or {p['worker']} ({p['versions']})" for p in table().prefixes)
+        + "."
+    )
+    steps = [
+        "Keep both streams of the whole process tree in one file: `vllm serve MODEL ... > vllm.log "
+        "2>&1`, `docker logs NAME > vllm.log 2>&1`, `kubectl logs POD -c CONTAINER --previous`, "
+        "`journalctl -u UNIT`. The cause stands above the outer message, in a child's lines.",
+        names,
+        "Start again with `VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=INFO CUDA_LAUNCH_BLOCKING=1`.",
+    ]
+    if prefix and prefix["versions"] == _V0:
+        steps.append("Run the engine in the server's process: `--disable-frontend-multiprocessing`.")
+    else:
+        steps.append(
+            "Write every process's records to a file that survives: `VLLM_LOGGING_CONFIG_PATH` with "
+            "a FileHandler whose format has %(process)d and %(processName)s. In a script, "
+            "`VLLM_ENABLE_V1_MULTIPROCESSING=0` runs the engine core in the script's own process."
+        )
+    steps.append(
+        "Record exit codes and signals, `dmesg -T | grep -iE 'oom|killed process'` and the cgroup's "
+        "memory.events: a process killed from outside leaves no line of its own."
+    )
+    if hanging:
+        what = f"connector {connector}" if connector else "connector, other ranks and other nodes"
+        steps.insert(
+            0, f"This process waits for another one. Give also the logs of the {what}: its server "
+            "prints its errors there and nowhere else."
+        )
+    elif connector:
+        steps.append(f"Give the log of the connector's server ({connector}) as well, if it has one.")
+    return steps
+
+
+def prefix_of(version: str) -> dict[str, str] | None:
+    """The row of the prefix table for a version such as ``0.11.0``, or None."""
+    parts = [int(part) for part in version.split(".")[:3] if part.isdigit()]
+    if len(parts) < 2:
+        return None
+    key = (parts[0], parts[1], parts[2] if len(parts) > 2 else 0)
+    rows = table().prefixes
+    for limit, row in zip(((0, 8, 0), (0, 10, 0), (0, 10, 2), (0, 18, 0)), rows, strict=False):
+        if key < limit:
+            return row
+    return rows[-1]

@@ -1,0 +1,343 @@
+"""A start-up log as lines with the process that wrote them, read once, in bounded memory."""
+
+import codecs
+import gzip
+import itertools
+import json
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+from kvpaper.errors import InputError
+
+BLOCK_BYTES = 1 << 20
+LONGEST_CHARS = 1 << 16  # a longer line is read in pieces of this size
+HISTORY_LINES = 300  # what a traceback may reach back
+AHEAD_LINES = 4  # what a hard-wrapped message may reach ahead
+
+# Only lines that contain one of these are looked at; every signature's example passes. The texts
+# are cut so that they begin with few and rare letters, as those are what the search skips by.
+GATE = re.compile(
+    r"E(?:rror|RROR|rrno|xit Code)|f(?:ailed|atal|ound|ork|reeze_supp|orgotten)|Failed|xception"
+    r"|xit(?: ?code|ed with)|WARN|Waiting for|ssert|K(?:illed|eyboardInt)|killed"
+    r"|N(?:o such|o space|o available|VIDIA driver|CCL err)|P(?:ermission|arent process)"
+    r"|A(?:n attempt|pplication startup|vg prompt|vailable routes|ccess to model)"
+    r"|S(?:ystem will|tarting vLLM|hutting down|IG[KBI])|U(?:vicorn running|CX)|\(profile, cr"
+    r"|L(?:LM engine|LM (?:API )?server|IBC)|-(?:default args|kill)|O(?:verriding num|OM|utOfRes)"
+    r"|C(?:reating v|annot |UDA capab|UDA err|aught sig)|\[shutdown\] (?:API|EngineCore: tr)"
+    r"|Received SIG|GiB\) on|=(?:137|9/K)|There appear|Illegal inst|Bus err|Value err|HIP err|ja: err"
+)
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|#033\[[0-9;]*m|\[\d{1,2}(?:;\d{1,3}){0,4}m|#015|\r")
+_STRAIGHT = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\xa0": " ", "\x00": None})
+
+_TAG = re.compile(r"\s?\((?P<process>[A-Za-z][^()]{0,60}?),? pid=\d+[^()]{0,60}\)(?= |$)")
+_LOGGER = re.compile(
+    r"\s?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\s(?:[\d-]{5,10}[ T][\d:.,]{8,15} )?"
+    r"\[?(?P<origin>[\w./<>-]{1,120}:\d+)\] ?"
+)
+_ORIGIN = re.compile(r"\s?\[(?P<origin>\w{1,40}\.py:\d+)\] ")
+_RECORD = re.compile(
+    r"\s?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]* pid=\d+ proc=(?P<process>\S+) (?P<level>[A-Z]+) "
+    r"(?P<origin>\S+:\d+) "
+)
+_LMCACHE = re.compile(r"\s?\[\d{4}-[^\]]{8,30}\] (?P<library>LMCache) (?P<level>[A-Z]+): ?")
+# Wrappers that say nothing of the process: time stamps, container and unit names, ranks.
+_WRAPPER = re.compile(
+    r"\s?(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]*\]?|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d"
+    r"|[\w.@/-]{1,60}\[\d+\]:|std(?:out|err) [FP]\b|\[(?:pod/|rank|default|Stage|resource)[^\]]{0,80}\]:?"
+    r"|\[[a-z][\w-]{0,40}\]:|\[(?:Error|Info|Warn|Warning|Debug)\]|\(Process\)"
+    r"|[\w.@/-]{1,60} {0,20}\||[│|>]|(?:INFO|ERROR|WARNING)(?= \d{4}-))(?= |$)"
+)
+_PREFIXES = (_RECORD, _TAG, _LOGGER, _LMCACHE, _ORIGIN, _WRAPPER)
+_DIGITS = str.maketrans("", "", "0123456789")
+_LOST_NEWLINE = re.compile(
+    r"(?<=.)(?=\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker)[^()]{0,50} pid=)"
+    r"|(?<=[^)\]:|\d])\s(?=(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:)"
+)
+EXCEPTION = re.compile(
+    r"^(?:\s|\w+: )?\s*(?P<type>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Failed|Exit|Interrupt"
+    r"|Timeout|OutOfResources|NotFound)\w*)(?:\([^()]{0,80}\))?(?::|$)"
+)
+_FRAME = re.compile(r'File "[^"]{1,300}", line')
+_CARETS = re.compile(r"^[\s~^]*$")
+_ROLES = (
+    ("Worker", re.compile(r"worker", re.I)),
+    ("EngineCore", re.compile(r"engine.?core|^core\.py|engine\.core:", re.I)),
+    ("APIServer", re.compile(r"api.?server|MainProcess|entrypoints|api_utils", re.I)),
+)
+_ORIGINS = (("core.py", "EngineCore"), ("engine.py", "engine"), ("api_server.py", "APIServer"))
+_FRAME_PROCESS = (
+    ("APIServer", re.compile(r"/entrypoints/|in (?:launch_core_engines|wait_for_engine_startup)\b")),
+    ("Worker", re.compile(r"multiproc_executor\.py.{0,40} in (?:worker_main|worker_busy_loop)\b")),
+    ("EngineCore", re.compile(r"in run_engine_core\b")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its prefixes: what was said, by whom, how loudly, from which source."""
+
+    number: int
+    process: str
+    level: str
+    origin: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line that matters, with what stands around it.
+
+    ``key`` is the line without its numbers, ``joined`` its body with wrapped continuations,
+    ``frames`` the traceback above it, ``source_line`` the code the innermost frame quotes.
+    """
+
+    line: Line
+    key: str
+    joined: tuple[str, ...]
+    frames: str
+    source_line: str
+    source_number: int
+    exception: str
+
+
+def role_of(process: str) -> str:
+    """The kind of process a name stands for: APIServer, EngineCore, Worker or other."""
+    return next((role for role, pattern in _ROLES if pattern.search(process)), "other")
+
+
+def clean(text: str) -> str:
+    """A line without colours, carriage returns, NULs and typographic quotes."""
+    if "\x1b" in text or "[0m" in text or "\r" in text or "#0" in text:
+        text = _ANSI.sub("", text)
+    return text if text.isascii() and "\x00" not in text else text.translate(_STRAIGHT)
+
+
+def parse(number: int, text: str) -> Line:
+    """Take the prefixes off one cleaned line, however many are stacked and in whatever order."""
+    if text.startswith("{") and text.rstrip().endswith("}"):
+        structured = _json_line(number, text)
+        if structured is not None:
+            return structured
+    return Line(number, *_split_prefixes(text))
+
+
+@lru_cache(maxsize=2048)
+def _split_prefixes(text: str) -> tuple[str, str, str, str]:
+    process = level = origin = ""
+    position, searching = 0, True
+    while position < len(text):
+        match = next((m for p in _PREFIXES if (m := p.match(text, position))), None)
+        if match is None and searching:
+            searching = False  # one unknown wrapper may stand before a known prefix
+            match = _TAG.search(text, position, 160) or _LOGGER.search(text, position, 160)
+        if match is None or match.end() == position:
+            break
+        found = match.groupdict()
+        process = found.get("process") or process or found.get("library", "")
+        level = found.get("level") or level
+        origin = found.get("origin") or origin
+        position = match.end()
+    body = text[position:]
+    if position and body.startswith(" ") and not body.startswith("  "):
+        body = body[1:]
+    return _process_name(process, origin), level, origin, body
+
+
+def _json_line(number: int, text: str) -> Line | None:
+    """A line of docker's json-file driver, of a cloud's log or of the engine's JSON formatter."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    for key in ("message", "log", "msg", "textPayload", "MESSAGE"):
+        if isinstance(record.get(key), str):
+            inner = parse(number, clean(record[key].strip("\n")))
+            process = inner.process or str(record.get("processName", ""))
+            level = inner.level or str(record.get("levelname", ""))
+            return Line(number, _process_name(process, ""), level, inner.origin, inner.body)
+    return None
+
+
+def _process_name(process: str, origin: str) -> str:
+    if process == "MainProcess":
+        return "APIServer"
+    if not process and origin:
+        name = origin.rsplit("/", 1)[-1]
+        return next((role for file, role in _ORIGINS if name.startswith(file)), "")
+    return process
+
+
+def open_log(path: str) -> BinaryIO:
+    """Open a log, plain or gzip; ``-`` is standard input."""
+    if path == "-":
+        return sys.stdin.buffer
+    try:
+        stream = Path(path).open("rb")  # noqa: SIM115, closed by the caller
+        magic = stream.read(2)
+        stream.seek(0)
+    except OSError as error:
+        raise InputError(path, error.strerror or str(error), "a readable log file") from None
+    return gzip.GzipFile(fileobj=stream) if magic == b"\x1f\x8b" else stream
+
+
+def numbered_blocks(stream: BinaryIO, name: str) -> Iterator[list[tuple[int, str]]]:
+    """The log's lines with their numbers, in lists of about a megabyte.
+
+    A line beyond `LONGEST_CHARS` comes in pieces under one number. UTF-16 is recognised by its
+    byte order mark or its NULs; bytes that are no text are replaced.
+    """
+    decoder, rest, number = None, "", 1
+    while True:
+        try:
+            chunk = stream.read(BLOCK_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(name, f"unreadable data ({error})", "a readable log file") from None
+        if decoder is None:
+            decoder = codecs.getincrementaldecoder(_encoding(chunk))(errors="replace")
+        text = rest + decoder.decode(chunk, final=not chunk)
+        lines = text.split("\n")
+        rest = lines.pop() if chunk else ""
+        block = []
+        for line in lines:
+            if len(line) > LONGEST_CHARS:
+                block += [(number, piece) for piece in _pieces(line)]
+            else:
+                block.append((number, line))
+            number += 1
+        if len(rest) > LONGEST_CHARS:
+            *pieces, rest = _pieces(rest)
+            block += [(number, piece) for piece in pieces]
+        yield block
+        if not chunk:
+            return
+
+
+def _encoding(head: bytes) -> str:
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    sample = head[:4096]
+    if len(sample) > 8 and sample.count(b"\x00") > len(sample) // 3:
+        return "utf-16-le" if sample[1::2].count(0) >= sample[::2].count(0) else "utf-16-be"
+    return "utf-8-sig"
+
+
+def _pieces(line: str) -> list[str]:
+    return [line[i : i + LONGEST_CHARS] for i in range(0, len(line), LONGEST_CHARS)]
+
+
+def events(blocks: Iterator[list[tuple[int, str]]], skip: set[str]) -> Iterator[Event]:
+    """The lines that pass the gate, with their surroundings, in file order.
+
+    ``skip`` holds the keys of lines that tell nothing more; whoever takes the events adds to it.
+    """
+    window: list[tuple[int, str]] = []
+    start = 0
+    for block in itertools.chain(blocks, [None]):
+        window += block or []
+        end = len(window) if block is None else max(start, len(window) - AHEAD_LINES)
+        for index in range(start, end):
+            if GATE.search(window[index][1]):
+                yield from _events_of(window, index, skip)
+        drop = max(0, end - HISTORY_LINES)
+        del window[:drop]
+        start = end - drop
+
+
+def _events_of(window: list[tuple[int, str]], index: int, skip: set[str]) -> Iterator[Event]:
+    number, raw = window[index]
+    several = len(raw) > 200 and (raw.count(" pid=") > 1 or raw.count("ERROR ") > 1)
+    parts = _LOST_NEWLINE.split(clean(raw)) if several else (raw,)
+    for part in parts:
+        key = _key(part)
+        if key in skip or (len(parts) > 1 and not GATE.search(part)):
+            continue
+        line = parse(number, clean(part))
+        match = EXCEPTION.match(line.body)
+        exception = match["type"] if match and "Warning" not in match["type"] else ""
+        told_ahead = exception or "NCCL WARN" in line.body or "Value error," in line.body
+        if told_ahead and len(parts) == 1:
+            yield _with_surroundings(window, index, line, exception, key)
+        else:
+            yield Event(line, key, (), "", "", 0, exception)
+
+
+def _key(part: str) -> str:
+    """A line without the numbers that change from one print to the next; exit codes stay."""
+    tells = len(part) > 1000 or "137" in part or "-9" in part or "=9" in part or "blocks=0" in part
+    return part if tells else part.translate(_DIGITS)
+
+
+def _with_surroundings(
+    window: list[tuple[int, str]], index: int, line: Line, exception: str, key: str
+) -> Event:
+    joined, text, spaced = [], line.body, line.body
+    for number, raw in window[index + 1 : index + AHEAD_LINES]:
+        following = parse(number, clean(raw))
+        if (
+            (following.process and following.process != line.process)
+            or following.level not in ("", line.level)
+            or (following.level and not line.level)
+            or following.body.startswith(("Traceback", "Process "))
+            or EXCEPTION.match(following.body)
+            or not following.body.strip()
+        ):
+            break
+        text += following.body.strip()
+        spaced += " " + following.body.strip()
+        joined += [text, spaced]
+    frames, source_line, source_number, process = _look_back(window, index, line)
+    if process and not line.process:
+        line = Line(line.number, process, line.level, line.origin, line.body)
+    return Event(line, key, tuple(joined), frames, source_line, source_number, exception)
+
+
+def _look_back(
+    window: list[tuple[int, str]], index: int, line: Line
+) -> tuple[str, str, int, str]:
+    """Frames, quoted code line with its number, and process of the traceback above a line."""
+    frames: list[str] = []
+    source_line, source_number, process = "", 0, line.process
+    ended = False
+    for position in range(index - 1, max(-1, index - HISTORY_LINES), -1):
+        number, raw = window[position]
+        above = parse(number, clean(raw[:600]))
+        if line.process and above.process and above.process != line.process:
+            continue  # another process spoke in between
+        body = above.body
+        if ended:
+            # What stands over the traceback's head names its process.
+            if process:
+                break
+            if body.startswith("Process ") and body.rstrip().endswith(":"):
+                process = body.strip()[8:-1]
+            elif above.process and above.level in ("ERROR", "CRITICAL"):
+                process = above.process
+            break
+        if "Traceback (most recent call last)" in body:
+            ended = True
+            process = process or above.process
+        elif _FRAME.search(body):
+            frames.append(body.strip())
+        elif _CARETS.match(body):
+            continue
+        elif above.level and not line.level:
+            # An unprefixed traceback ended above; this record may have opened it.
+            if not frames and not source_line:
+                break
+            process = process or above.process
+            break
+        elif not frames and not source_line and not EXCEPTION.match(body):
+            source_line, source_number = body.strip(), number
+        elif EXCEPTION.match(body) and frames:
+            break
+    text = "\n".join(reversed(frames))
+    if not process:
+        process = next((name for name, p in _FRAME_PROCESS if p.search(text)), "")
+    return text, source_line, source_number, process

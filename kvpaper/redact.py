@@ -1,0 +1,110 @@
+"""Secrets out of text: tokens, keys, passwords and private key blocks, line by line."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+_GATE = re.compile(
+    r"(?i)token|secret|passw|api_?-?key|access_?-?key|private|credential|bearer|basic |://|signature"
+    r"|hf_|sk-|gh[pousr]_|github_pat|xox|akia|asia|aiza|nvapi-|glpat-|eyj|accountkey|-----"
+)
+_NAME = (
+    r"(?:api[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?d|passwd|private[_-]?key"
+    r"|access[_-]?key(?:[_-]?id)?|account[_-]?key|credentials?|auth(?:orization)?[_-]?token"
+    r"|(?:access|hf|hub|huggingface|session|security|refresh|bot|github|wandb|id|api)[_-]?token)"
+)
+_VALUE = r"""(?!(?:None|null|True|False|true|false)\b)(?P<value>[^\s"',;(){}\[\]<>&]{4,4096})"""
+_RULES = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"(?P<value>(?<![A-Za-z0-9])hf_[A-Za-z0-9]{16,256})", "hub token"),
+        (r"(?P<value>(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,256})", "API key"),
+        (r"(?P<value>(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_)\w{20,256})", "GitHub token"),
+        (r"(?P<value>(?<![A-Za-z0-9])xox[a-z]-[A-Za-z0-9-]{10,256})", "Slack token"),
+        (r"(?P<value>(?<![A-Za-z0-9])(?:glpat-|nvapi-)[\w-]{16,256})", "API key"),
+        (r"(?P<value>(?<![A-Za-z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z]))", "AWS key"),
+        (r"(?P<value>(?<![A-Za-z0-9])AIza[\w-]{35})", "Google key"),
+        (r"(?P<value>(?<![\w-])eyJ[\w-]{8,4096}\.[\w-]{8,8192}\.[\w-]{4,4096})", "web token"),
+        (r"(?i)\b(?:bearer|basic)\s{1,4}(?P<value>[A-Za-z0-9+/_.=~-]{8,4096})", "credentials"),
+        (r"[a-z][a-z0-9+.-]{1,20}://[^\s:/@?#]{0,256}:(?P<value>[^\s/@?#]{1,256})@", "password"),
+        (r"[a-z][a-z0-9+.-]{1,20}://(?P<value>[^\s:/@?#]{16,256})@", "credentials"),
+        (
+            r"(?i)[?&](?:token|sig|signature|x-amz-(?:signature|credential|security-token)|key)="
+            r"(?P<value>[^\s&\"']{4,4096})",
+            "signed query",
+        ),
+        (rf"(?i){_NAME}\w{{0,40}}[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"'\[(]{{0,4}}{_VALUE}", "secret"),
+        (rf"(?i)--{_NAME}\w{{0,40}}[ =][\"']?{_VALUE}", "secret"),
+        (rf"\b[A-Z0-9_]{{0,60}}(?:TOKEN|SECRET|PASSWORD|KEY)=[\"']?{_VALUE}", "secret"),
+    )
+)
+_BLOCK_BEGIN = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
+_BLOCK_END = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
+_SECRET_NAME = re.compile(rf"(?i){_NAME}|(?:^|_)(?:token|secret|password|key|auth)$")
+
+
+def _one_line(line: str) -> str:
+    if not _GATE.search(line):
+        return line
+    for pattern, kind in _RULES:
+        line = pattern.sub(lambda match, kind=kind: _without(match, kind), line)
+    return line
+
+
+def _without(match: re.Match[str], kind: str) -> str:
+    if match["value"].startswith("[redacted"):
+        return match[0]
+    start, end = match.start("value") - match.start(), match.end("value") - match.start()
+    return f"{match[0][:start]}[redacted {kind}]{match[0][end:]}"
+
+
+def redact_lines(lines: Iterable[str], known: Iterable[str] = ()) -> Iterator[str]:
+    """The lines without secrets, one for one, as they come.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        Lines of text; what ends them is kept.
+    known : iterable of str
+        Values known to be secret (see `secret_values`), taken out wherever they stand.
+
+    Yields
+    ------
+    str
+        The line; inside a private key block, ``[redacted private key]`` alone.
+    """
+    known = sorted({value for value in known if len(value) >= 6}, key=len, reverse=True)
+    inside = False
+    for line in lines:
+        for value in known:
+            line = line.replace(value, "[redacted secret]")
+        if inside or _BLOCK_BEGIN.search(line):
+            begin, end = _BLOCK_BEGIN.search(line), _BLOCK_END.search(line)
+            inside = end is None or (begin is not None and begin.start() > end.end())
+            head = line[: begin.start()] if begin and not (end and end.start() < begin.start()) else ""
+            tail = line[end.end() :] if end else line[len(line.rstrip("\r\n")) :]
+            line = f"{head}[redacted private key]{tail}"
+        yield _one_line(line)
+
+
+def redact(text: str, known: Iterable[str] = ()) -> str:
+    """A text of any number of lines without secrets.
+
+    Examples
+    --------
+    >>> redact("HF_TOKEN=abcdef123456 vllm serve")
+    'HF_TOKEN=[redacted secret] vllm serve'
+    """
+    return "".join(redact_lines(text.splitlines(keepends=True), known))
+
+
+def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables with the values of those that are secret by name or content hidden."""
+    return {
+        name: "[redacted secret]" if value and _SECRET_NAME.search(name) else redact(value)
+        for name, value in environment.items()
+    }
+
+
+def secret_values(environment: Mapping[str, str]) -> list[str]:
+    """The values of the variables that are secret by their name."""
+    return [value for name, value in environment.items() if _SECRET_NAME.search(name) and value]
