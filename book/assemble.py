@@ -5,7 +5,6 @@ scenario gave: their executed copies, figures and answers. jupyter-book builds i
 errors, and only a whole book is moved to ``book/_build/SCENARIO/html``.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -39,15 +38,18 @@ def pages(toc: Any) -> Iterator[str]:
 def for_readers(notebook: dict[str, Any]) -> dict[str, Any]:
     """An executed notebook as a paper shows it.
 
-    Code is folded away, and neighbouring cells that print nothing share one fold. Pictures among
-    the outputs are dropped: the figure stands where the text has it, from its file. Times and
-    hosts of the run are dropped too, so that the same results give the same book.
+    Code is folded away, and neighbouring cells that print nothing share one fold. Cells tagged
+    ``remove-cell`` are dropped, and so are pictures among the outputs: a figure stands where the
+    text has it, from its file.
     """
     cells: list[dict[str, Any]] = []
-    for cell in notebook["cells"]:
-        cell = {**cell, "metadata": {"tags": cell["metadata"].get("tags", [])}}
+    for original in notebook["cells"]:
+        tags = original["metadata"].get("tags", [])
+        cell = {**original, "metadata": {"tags": tags}}
+        if "remove-cell" in tags:
+            continue
         if cell["cell_type"] == "code":
-            cell["metadata"]["tags"] = [*cell["metadata"]["tags"], "hide-input"]
+            cell["metadata"]["tags"] = [*tags, "hide-input"]
             cell["outputs"] = [
                 output
                 for output in cell["outputs"]
@@ -110,33 +112,11 @@ def _notebook(path: Path) -> bytes:
     return json.dumps(for_readers(notebook), indent=1).encode()
 
 
-def write_changed(tree: dict[str, bytes], folder: Path) -> None:
-    """Make ``folder`` hold these files and no others; what is unchanged keeps its time."""
-    for path in folder.rglob("*"):
-        if path.is_file() and path.relative_to(folder).as_posix() not in tree:
-            path.unlink()
-    for name, content in tree.items():
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != content:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-
-
-def checksum_of_machinery(tree: dict[str, bytes]) -> str:
-    """Checksum of what shapes every page and is not watched by Sphinx: configuration, extensions,
-    styles and the installed packages."""
-    digest = hashlib.sha256((ROOT / "requirements.lock").read_bytes())
-    for name in sorted(tree):
-        if not name.endswith((".md", ".ipynb", ".svg", ".txt")):
-            digest.update(name.encode() + b"\0" + tree[name])
-    return digest.hexdigest()
-
-
 def build(scenario: str) -> Path:
     """Build the book of a scenario and return its first page.
 
-    Pages whose sources did not change are kept from the last complete build. After a failed or
-    interrupted one nothing is kept, since Sphinx warns of a page only when it reads it.
+    Every book is built anew: most of the time goes into starting Sphinx, and a page that is kept
+    would keep its warnings to itself.
 
     Raises
     ------
@@ -146,56 +126,38 @@ def build(scenario: str) -> Path:
         If jupyter-book fails or warns; its output is in the error.
     """
     tree = source_tree(scenario)
-    folder = BOOK / "_build" / scenario
-    source, work, book = folder / "src", folder / "work", folder / "html"
-    complete, checksum = work / "complete", checksum_of_machinery(tree)
-    if not complete.is_file() or complete.read_text() != checksum:
-        shutil.rmtree(work, ignore_errors=True)
-    complete.unlink(missing_ok=True)
-    write_changed(tree, source)
-    command = [
-        Path(sys.executable).with_name("jupyter-book"),
-        "build",
-        source,
-        "--path-output",
-        work,
-    ]
+    book, work = BOOK / "_build" / scenario / "html", BOOK / "_build" / scenario / "unfinished"
+    shutil.rmtree(work, ignore_errors=True)
+    for name, content in tree.items():
+        path = work / "src" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    program = Path(sys.executable).with_name("jupyter-book")
     subprocess.run(
-        [*command, "-W", "-n", "--keep-going", "-q"],
+        [program, "build", work / "src", "--path-output", work, "-W", "-n", "--keep-going", "-q"],
         check=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    complete.write_text(checksum)
-    _replace(book, work / "_build" / "html")
-    return book / "index.html"
-
-
-def _replace(book: Path, built: Path) -> None:
-    new, old = book.with_suffix(".new"), book.with_suffix(".old")
-    for left_over in (new, old):
-        shutil.rmtree(left_over, ignore_errors=True)
-    shutil.copytree(built, new)
-    # make compares the time of the first page, which an unchanged page would keep.
-    os.utime(new / "index.html")
     if book.exists():
-        book.rename(old)
-    new.rename(book)
-    shutil.rmtree(old, ignore_errors=True)
+        book.rename(work / "before")
+    (work / "_build" / "html").rename(book)
+    shutil.rmtree(work)
+    return book / "index.html"
 
 
 def complaints(output: str, scenario: str) -> str:
     """What jupyter-book complained of, with the paths that an author knows.
 
-    >>> page = BOOK / "_build/paper/src/index.md"
+    >>> page = BOOK / "_build/paper/unfinished/src/index.md"
     >>> complaints(f"Output Path: x\\n{page}:3: WARNING: y\\nTraceback (most ...", "paper")
     'book/index.md:3: WARNING: y'
     """
     text = re.sub(r"\x1b\[[\d;]*m", "", output)
     text = text.partition("Output Path: ")[2].partition("\n")[2] or text
     text = re.split(r"^(?:Traceback \(most|=====)", text, maxsplit=1, flags=re.M)[0]
-    source = re.escape(f"{BOOK / '_build' / scenario / 'src'}{os.sep}")
+    source = re.escape(f"{BOOK / '_build' / scenario / 'unfinished' / 'src'}{os.sep}")
     text = re.sub(rf"{source}(?=\S+\.ipynb)", "notebooks/", text)
     return re.sub(source, "book/", text).strip()
 
@@ -212,6 +174,8 @@ def main(arguments: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(complaints(error.stdout, arguments[0]), file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     print(f"The book is at {os.path.relpath(first_page)}")
     return 0
 

@@ -86,7 +86,8 @@ class Published(SphinxDirective):
             if here["status"] == "differs":
                 ratio += ", differs"
         else:
-            computed_here, ratio = here.get("status", "not computed yet"), "–"
+            status = here.get("status", "not computed yet")
+            computed_here, ratio = status.removeprefix("not reproduced here: "), "–"
         numbers = (number(value, row["unit"]), computed_here, ratio)
         return [what, *([nodes.Text(text)] for text in numbers), self._source(row)]
 

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import re
 import shutil
 
 import assemble
@@ -66,10 +67,13 @@ def test_silent_cells_share_a_fold():
     assert read["cells"][0]["outputs"] == [TABLE]
 
 
-def test_code_is_folded_and_pictures_and_times_are_dropped():
-    read = assemble.for_readers(notebook(code("draw()", PICTURE, TABLE, tags=["remove-cell"])))
-    assert read["cells"][0]["outputs"] == [TABLE]
-    assert read["cells"][0]["metadata"] == {"tags": ["remove-cell", "hide-input"]}
+def test_code_is_folded_and_pictures_are_dropped():
+    read = assemble.for_readers(
+        notebook(code("draw()", PICTURE, TABLE, tags=["kept"]), code("no", tags=["remove-cell"]))
+    )
+    (cell,) = read["cells"]
+    assert cell["outputs"] == [TABLE]
+    assert cell["metadata"] == {"tags": ["kept", "hide-input"]}
     assert "papermill" not in read["metadata"]
 
 
@@ -131,36 +135,33 @@ def test_truncated_notebook(small):
         assemble.source_tree("mine")
 
 
-def test_only_changed_files_are_written(tmp_path):
-    assemble.write_changed({"a": b"1", "b/c": b"2"}, tmp_path)
-    before = (tmp_path / "a").stat().st_mtime_ns
-    assemble.write_changed({"a": b"1", "d": b"3"}, tmp_path)
-    assert (tmp_path / "a").stat().st_mtime_ns == before
-    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["a", "d"]
-
-
-def test_checksum_watches_what_shapes_every_page(small):
-    tree = assemble.source_tree("mine")
-    checksum = assemble.checksum_of_machinery(tree)
-    assert assemble.checksum_of_machinery(tree | {"index.md": b"# Other\n"}) == checksum
-    assert assemble.checksum_of_machinery(tree | {"_static/book.css": b""}) != checksum
-
-
-def test_a_failing_book_leaves_the_one_before_it(small, capsys):
-    assert assemble.main(["mine"]) == 0
+def test_a_warning_fails_the_build_and_leaves_the_book_before_it(small, capsys):
     first_page = small / "book/_build/mine/html/index.html"
-    assert capsys.readouterr().out.endswith("book/_build/mine/html/index.html\n")
-    before = first_page.read_bytes()
-    assert b"Figure 1.1" in before
-    assert b"It is one." in before
-
-    page = small / "book/index.md"
-    page.write_text(page.read_text() + "\n{numref}`fig-two`\n")
+    first_page.parent.mkdir(parents=True)
+    first_page.write_text("the book before")
+    (small / "book/index.md").write_text(FIRST_PAGE + "\n{numref}`fig-two`\n")
     assert assemble.main(["mine"]) == 1
     error = capsys.readouterr().err
-    assert "book/index.md:" in error
-    assert "fig-two" in error
-    assert "Traceback" not in error
-    assert first_page.read_bytes() == before
-    # Nothing is kept, or the next build would not read the page again and not warn.
-    assert not (small / "book/_build/mine/work/complete").exists()
+    assert re.fullmatch(r"book/index\.md:\d+: WARNING: .*fig-two.*", error.strip())
+    assert first_page.read_text() == "the book before"
+    unfinished = (small / "book/_build/mine/unfinished/_build/html/index.html").read_text("utf-8")
+    assert "Figure 1.1" in unfinished
+    assert "It is one." in unfinished
+
+
+def test_a_whole_book_takes_the_place_of_the_one_before_it(small, capsys, monkeypatch):
+    def build(command, **options):
+        source, output = command[2], command[4]
+        assert not (source / "stale.md").exists()
+        (output / "_build/html").mkdir(parents=True)
+        (output / "_build/html/index.html").write_text("the new book")
+
+    monkeypatch.setattr(assemble.subprocess, "run", build)
+    folder = small / "book/_build/mine"
+    for left_over in ("unfinished/src/stale.md", "html/stale.html"):
+        (folder / left_over).parent.mkdir(parents=True)
+        (folder / left_over).write_text("of an earlier build")
+    assert assemble.main(["mine"]) == 0
+    assert capsys.readouterr().out.endswith("book/_build/mine/html/index.html\n")
+    assert [path.name for path in folder.iterdir()] == ["html"]
+    assert [path.read_text() for path in (folder / "html").iterdir()] == ["the new book"]
