@@ -65,14 +65,14 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
     from kvpaper.reuse import policies, popularity, tail, timers
     from kvpaper.reuse.distances import reuse_intervals, stack_distances
     from kvpaper.reuse.optimum import hull
-    from kvpaper.traces.block_trace import write_parquet
+    from kvpaper.traces.block_trace import require_identity, write_parquet
     from kvpaper.traces.load import read_trace
 
     reading = read_trace(
         arguments.traces, _options(arguments), arguments.strict, arguments.processes, arguments.dask
     )
     trace = reading.trace
-    trace.require_identity(str(arguments.traces[0]))
+    require_identity(trace.block_tokens, str(arguments.traces[0]))
     if arguments.save:
         write_parquet(trace, arguments.save)
     model, depth_tokens = _model(arguments)
@@ -142,6 +142,7 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
     """The block curve from a sample, in memory that follows the sample."""
     from kvpaper.errors import InputError
     from kvpaper.reuse.sampling import sampled_curve
+    from kvpaper.traces.block_trace import require_identity
     from kvpaper.traces.load import Stream
 
     if not 0 < arguments.sample <= 1:
@@ -155,6 +156,7 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     every = max(1, round(1 / arguments.sample))
     estimate = sampled_curve(stream.chunks, every, prefix=stream.prefix)
+    require_identity(stream.block_tokens, str(arguments.traces[0]))
     model, _ = _model(arguments)
     block_bytes = stream.block_tokens * model["kv_bytes_per_token"] if model else None
     reach = int(estimate.hits.searchsorted(estimate.hits[-1]))

@@ -91,7 +91,7 @@ def inferred_sessions(trace: BlockTrace) -> np.ndarray:
 @numba.njit(cache=True)
 def _least_loaded(arrival_s, work_s, servers, offsets, blocks, unique, matched_share):
     """Server with the least work left; with a share of 1 or less, the one that holds the prefix."""
-    free_s = np.zeros(servers)
+    free_s, worked_s = np.zeros(servers), np.zeros(servers)
     owner = np.full(unique, -1, np.int32)
     chosen = np.empty(len(arrival_s), np.int32)
     for request in range(len(arrival_s)):
@@ -106,9 +106,11 @@ def _least_loaded(arrival_s, work_s, servers, offsets, blocks, unique, matched_s
             if found >= 0 and matched - start >= matched_share * (stop - start):
                 server = found
         if server < 0:
-            server = np.argmin(np.maximum(free_s, now))
+            # Of idle servers, the one that has worked least.
+            server = np.argmin(np.maximum(free_s - now, 0.0) + 1e-9 * worked_s)
         chosen[request] = server
         free_s[server] = max(free_s[server], now) + work_s[request]
+        worked_s[server] += work_s[request]
         for i in range(start, stop):
             owner[blocks[i]] = server
     return chosen

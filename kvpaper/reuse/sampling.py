@@ -109,14 +109,14 @@ def _advance(counts, ids, prefix, every, seed, edges, table, line, scalars, hist
             row = 0
             if weight[slot] > 1 or every == 1:
                 row = 1 + np.int64((share >> np.uint64(32)) % np.uint64(histogram.shape[0] - 1))
-            column = len(edges)
+            distance = np.int64(2**62)
             if last[slot] >= 0:
                 distance, node = scalars[1], last[slot] + 1
                 while node > 0:
                     distance -= tree[node]
                     node &= node - 1
-                deepest = max(deepest, distance) if prefix else distance
-                column = np.searchsorted(edges, deepest, "right")
+            deepest = max(deepest, distance) if prefix else distance
+            column = np.searchsorted(edges, deepest, "right")
             histogram[row, column] += 1
             kept[found] = slot
             found += 1

@@ -106,14 +106,12 @@ class BlockTrace:
             unit_tokens=None if self.unit_tokens is None else self.unit_tokens[raw[first]],
         )
 
-    def require_identity(self, where: str) -> None:
-        """Refuse questions of reuse on a trace that only knows arrivals."""
-        if not self.block_tokens:
-            raise InputError(
-                where,
-                "arrivals and lengths only",
-                "block ids or prompt text; without them nobody can tell which prefixes repeat",
-            )
+
+def require_identity(block_tokens: int, where: str) -> None:
+    """Refuse questions of reuse about a trace that only knows arrivals: blocks of 0 tokens."""
+    if not block_tokens:
+        expected = "block ids or prompt text; without them nobody can tell which prefixes repeat"
+        raise InputError(where, "arrivals and lengths only", expected)
 
 
 def write_parquet(trace: BlockTrace, path: Path | str) -> None:

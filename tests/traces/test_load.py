@@ -12,7 +12,7 @@ import pytest
 from kvpaper.errors import InputError
 from kvpaper.traces import lines as lines_module
 from kvpaper.traces import load
-from kvpaper.traces.block_trace import read_parquet, write_parquet
+from kvpaper.traces.block_trace import read_parquet, require_identity, write_parquet
 from kvpaper.traces.load import read_trace
 from kvpaper.traces.readers import Options
 
@@ -170,7 +170,7 @@ def test_azure_knows_arrivals_only_and_says_so(tmp_path):
     assert trace.input_tokens.tolist() == [4808, 3180]
     assert trace.arrival_s.tolist() == pytest.approx([0, 1])
     with pytest.raises(InputError, match="arrivals and lengths only"):
-        trace.require_identity(str(path))
+        require_identity(trace.block_tokens, str(path))
 
 
 @pytest.mark.parametrize("container", ["csv", "jsonl", "parquet"])

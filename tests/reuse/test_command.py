@@ -1,0 +1,149 @@
+"""The command against its contract, on a small log and on a public trace."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from kvpaper.errors import InputError
+from kvpaper.reuse import command, policies
+from kvpaper.reuse.rows import reuse_rows
+from kvpaper.traces.load import read_trace
+
+TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
+CONTRACT = {
+    "requests", "block_references", "unique_blocks", "block_tokens", "ceiling", "curve", "tail",
+    "verdict", "skipped_lines", "warnings",
+}  # fmt: skip
+
+
+def answer(capsys, *words: str) -> dict:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args([*map(str, words), "--json"])) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log.jsonl"
+    base = {"input_length": 1024, "output_length": 1}
+    rows = [base | {"timestamp": i, "hash_ids": [i % 3, 100 + i % 40]} for i in range(300)]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n{broken\n")
+    return path
+
+
+def test_contract_on_conversation(capsys):
+    path = TRACES / "mooncake_conversation.jsonl"
+    if not path.exists():
+        pytest.skip("trace not fetched")
+    found = answer(capsys, path, "--capacities", "1000,10000")
+    assert found.keys() >= CONTRACT
+    assert (found["requests"], found["block_references"]) == (12031, 288500)
+    assert (found["unique_blocks"], found["block_tokens"]) == (182790, 512)
+    assert {rate: round(value, 4) for rate, value in found["ceiling"].items()} == {
+        "block": 0.3664, "token": 0.3736, "full_block": 0.3819,
+        "request_mean_block": 0.3843, "request_mean_token": 0.4094,
+    }  # fmt: skip
+    points = [
+        (point["capacity_blocks"], round(point["block"], 4), round(point["token"], 4))
+        for point in found["curve"]
+    ]
+    assert points[0] == (1000, 0.0445, 0.0454)
+    assert points[1][:2] == (10000, 0.2116)
+    assert found["tail"]["range_blocks"] == [20, 31329]
+    assert found["tail"]["preferred"] == "head+lognormal"
+    assert found["verdict"]["closed_form"] == "refused"
+    assert found["skipped_lines"] == 0
+
+
+def test_small_log_with_damage_sample_text_and_figure(log, capsys, tmp_path):
+    figure = tmp_path / "curve.png"
+    found = answer(capsys, log, "--break-even", "50", "--figure", figure)
+    assert found.keys() >= CONTRACT
+    assert found["skipped_lines"] == 1
+    assert "log.jsonl:301" in found["warnings"][0]
+    assert found["curve"][-1]["block"] == pytest.approx(found["ceiling"]["block"])
+    assert figure.stat().st_size > 1000
+    assert {row["policy"] for row in found["timers"]} >= {"no cache", "foresight"}
+    sampled = answer(capsys, log, "--sample", "1", "--capacities", "1,43")
+    assert sampled.keys() >= CONTRACT
+    assert sampled["curve"][1]["block"] == pytest.approx(found["ceiling"]["block"])
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    command.run(parser.parse_args([str(log)]))
+    printed = capsys.readouterr()
+    assert "closed form: refused" in printed.out
+    assert "1 damaged lines skipped" in printed.err
+
+
+def test_saved_trace_gives_the_same_answer(log, capsys, tmp_path):
+    saved = tmp_path / "t.parquet"
+    first = answer(capsys, log, "--save", saved)
+    again = answer(capsys, saved)
+    assert again["curve"] == first["curve"]
+    assert again["ceiling"] == first["ceiling"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--capacities", "many"],
+        ["--capacities", "1.5"],
+        ["--capacities", "-1"],
+        ["--capacities", "1GB"],
+        ["--capacities", ","],
+        ["--sample", "0"],
+        ["--sample", "2"],
+        ["--sample", "0.5", "--policy", "fifo"],
+        ["--policy", "magic"],
+        ["--columns", "blocks"],
+        ["--columns", "blocks=x"],
+        ["--block-tokens", "0"],
+        ["--tokenizer", "none.json", "--strict"],
+        ["--strict"],
+    ],
+)
+def test_bad_input_is_one_line(words, log):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(InputError) as caught:
+        command.run(parser.parse_args([str(log), *words]))
+    assert "\n" not in str(caught.value)
+
+
+def test_arrivals_only_are_refused_with_the_reason(tmp_path):
+    path = tmp_path / "azure.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,48,10\n")
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    for words in ([], ["--sample", "0.5"]):
+        with pytest.raises(InputError, match="arrivals and lengths only"):
+            command.run(parser.parse_args([str(path), *words]))
+
+
+def test_other_policies_where_the_library_is_there(log):
+    pytest.importorskip("libcachesim")
+    trace = read_trace([log]).trace
+    rows = policies.policy_rates(trace, ["lru", "belady"], [10, 20])
+    lru, best = rows[:2], rows[2:]
+    for mine, theirs in zip(lru, best, strict=True):
+        assert theirs["reference"] >= mine["reference"]
+
+
+def test_records_know_their_next_use(log):
+    trace = read_trace([log]).trace
+    made = policies.records(trace)
+    assert made["block"][:2].tolist() == [1, 0]
+    for i in (0, 1, 50, 599):
+        later = [j for j in range(i + 1, len(made)) if made["block"][j] == made["block"][i]]
+        assert made["next_use"][i] == (later[0] + 1 if later else -1)
+
+
+def test_rows_carry_their_input_and_known_kinds(log):
+    rows = reuse_rows(read_trace([log]).trace, "mine", "abc", (50.0,), servers=(2,), windows=2)
+    assert {row["trace_sha256"] for row in rows} == {"abc"}
+    assert {row["kind"] for row in rows} == {"simulated", "predicted"}
+    wanted = {"hit_rate", "ceiling", "hull_hit_rate", "reuse_share", "pooled_gain", "regret"}
+    assert wanted <= {row["quantity"] for row in rows}

@@ -1,0 +1,97 @@
+"""The hull against brute force, and the closed form where it is exact."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvpaper.errors import InputError
+from kvpaper.formulas import capacity
+from kvpaper.reuse import optimum
+from kvpaper.reuse.curve import Curve
+
+steps = st.lists(st.floats(0, 1), min_size=1, max_size=60)
+
+
+def curve_of(gains: list[float]) -> Curve:
+    hits = np.concatenate([[0.0], np.cumsum(gains)])
+    return Curve("block", hits / max(hits[-1], 1.0))
+
+
+@settings(deadline=None)
+@given(steps, st.floats(1e-4, 1))
+def test_optimum_is_the_best_of_all_capacities(gains, price):
+    curve = curve_of(gains)
+    best = optimum.hull(curve).optimum_blocks(price)
+    net = optimum.net_value(curve, np.arange(len(curve.hits)), price)
+    assert net[best] == pytest.approx(net.max(), abs=1e-12)
+
+
+@settings(deadline=None)
+@given(steps)
+def test_hull_is_concave_and_above_the_curve(gains):
+    curve = curve_of(gains)
+    upper = optimum.hull(curve)
+    assert (np.diff(upper.slopes) <= 1e-12).all()
+    at = np.arange(curve.saturation_blocks + 1)
+    above = np.interp(at, upper.capacities_blocks, upper.hits)
+    assert (above >= curve.hits[at] - 1e-12).all()
+
+
+def test_an_s_shaped_curve_jumps():
+    curve = curve_of([0.3] + [0.0] * 50 + [0.02] * 30)
+    jumps = optimum.hull(curve).jumps()
+    assert [(jump["from_blocks"], jump["to_blocks"]) for jump in jumps] == [(0, 1), (1, 81)]
+    before, after = (
+        int(optimum.hull(curve).optimum_blocks(jumps[1]["price_ratio"] * factor))
+        for factor in (1.001, 0.999)
+    )
+    assert (before, after) == (1, 81)
+
+
+def test_closed_form_is_right_where_the_curve_is_a_power_law():
+    curve = Curve("block", 0.6 * (np.arange(100_001) / 100_000) ** 0.5)
+    compared = optimum.compare(curve, optimum.hull(curve), 0.5, 0.6 / 100_000**0.5, (2000, 50_000))
+    assert compared.closed_form_blocks == pytest.approx(compared.optimum_blocks, rel=0.01)
+    assert compared.loss.max() < 2e-3
+    assert (compared.loss >= -1e-12).all()
+
+
+def test_no_price_has_its_optimum_inside_a_jump():
+    curve = curve_of([0.3] + [0.0] * 50 + [0.02] * 30)
+    assert optimum.compare(curve, optimum.hull(curve), 0.5, 0.1, (5, 40)) is None
+
+
+@settings(deadline=None, max_examples=40)
+@given(steps, st.floats(0.05, 0.9), st.floats(0.05, 0.9), st.floats(1e-3, 0.5))
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_nested_tiers_are_the_best_pair_of_all(exclusive, gains, value, rent_share, rent):
+    curve = curve_of(gains)
+    values, rents = (1.0, value), (rent, rent * rent_share)
+    count = len(curve.hits)
+    fast, slow = np.meshgrid(np.arange(count), np.arange(count), indexing="ij")
+    both = np.minimum(fast + slow, count - 1) if exclusive else np.maximum(fast, slow)
+    net = (values[0] - values[1]) * curve.hits[fast] + values[1] * curve.hits[both]
+    net = net - rents[0] * fast - rents[1] * slow
+    chosen = optimum.nested_blocks(curve, values, rents, exclusive)
+    assert net[chosen] == pytest.approx(net.max(), abs=1e-9)
+
+
+def test_nested_tiers_agree_with_the_closed_form_on_a_power_law():
+    largest, beta = 200_000, 0.5
+    curve = Curve("block", (np.arange(largest + 1) / largest) ** beta)
+    values, rents = (1.0, 0.8), (4e-6, 1e-6)
+    marginal = beta / (largest * rents[0])
+    expected = capacity.exclusive_capacities(marginal, 0.8, 0.25, beta, 1.0)
+    found = optimum.nested_blocks(curve, values, rents)
+    assert np.array(found) / largest == pytest.approx(expected, rel=0.02)
+
+
+def test_tiers_out_of_order_are_refused():
+    with pytest.raises(InputError, match="the fast tier above the slow"):
+        optimum.nested_blocks(curve_of([0.1]), (1.0, 2.0), (1.0, 0.5))
+
+
+def test_price_ratio_by_hand():
+    band = optimum.price_ratio(np.array([1e-16, 2e-16]), 1e6, 1e4, 1e-8)
+    assert band == pytest.approx([1e-6, 2e-6])
