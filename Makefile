@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
+.SECONDARY:
 MAKEFLAGS += -j2
 
 SCENARIO ?= paper
@@ -61,6 +62,10 @@ lint: $(ENV) ## Check style, and that notebooks are committed without outputs
 lock: $(ENV) ## Resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header --all-extras --output-file requirements.lock pyproject.toml
+
+.PHONY: schema
+schema: $(ENV) ## Write the JSON Schema of scenarios from the value objects
+	$(BIN)/kvpaper schema > data/scenarios/schema.tmp && mv data/scenarios/schema.tmp data/scenarios/schema.json
 
 .PHONY: env
 env: $(ENV) ## Make the environment .venv from the lock

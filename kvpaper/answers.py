@@ -11,15 +11,16 @@ from kvpaper import units
 
 TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "the remote tier"}
 _TIMES = ("ns", "us", "ms", "s", "min", "hour", "day", "year")
+_SPACE = "\N{NO-BREAK SPACE}"
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def _time(seconds: float) -> str:
-    return units.text(seconds, _TIMES).replace("us", "µs")
+    return units.text(seconds, _TIMES).replace("us", "µs").replace(" ", _SPACE)
 
 
 def _size(count: float) -> str:
-    return units.text(count, _SIZES)
+    return units.text(count, _SIZES).replace(" ", _SPACE)
 
 
 def _listed(parts: list[str]) -> str:

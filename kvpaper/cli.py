@@ -37,6 +37,13 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _schema(arguments: argparse.Namespace) -> int:
+    from kvpaper import scenario
+
+    _print_json(scenario.schema())
+    return 0
+
+
 def _print_json(answer: dict[str, Any]) -> None:
     print(json.dumps(answer, indent=1, allow_nan=False))
 
@@ -87,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("scenario", metavar="SCENARIO", help="a name in data/scenarios or a file")
     evaluate.add_argument("--json", action="store_true")
     evaluate.set_defaults(run=_evaluate)
+
+    schema = commands.add_parser("schema", help="JSON Schema of a scenario, for editors")
+    schema.set_defaults(run=_schema)
     return parser
 
 

@@ -10,6 +10,11 @@ _CHECKOUT = _PACKAGE.parent / "data"
 FOLDER = _CHECKOUT if (_CHECKOUT / "scenarios").is_dir() else _PACKAGE / "_data"
 
 
+def names(folder: str, suffix: str = ".yaml") -> list[str]:
+    """Names of the files ``data/<folder>/<name><suffix>``, sorted."""
+    return sorted(path.name.removesuffix(suffix) for path in (FOLDER / folder).glob(f"*{suffix}"))
+
+
 def named(folder: str, name: str, suffix: str = ".yaml") -> Path:
     """Path of ``data/<folder>/<name><suffix>``; an unknown name suggests the nearest.
 
@@ -18,7 +23,7 @@ def named(folder: str, name: str, suffix: str = ".yaml") -> Path:
     InputError
         If there is no such file.
     """
-    known = sorted(path.name.removesuffix(suffix) for path in (FOLDER / folder).glob(f"*{suffix}"))
+    known = names(folder, suffix)
     if name in known:
         return FOLDER / folder / f"{name}{suffix}"
     near = difflib.get_close_matches(name.lower(), known, 1, 0.4)

@@ -26,6 +26,11 @@ def _row(
     return {"quantity": quantity, "kind": kind, "value": float(value), **coordinates}
 
 
+def _short(model: models.Model) -> str:
+    """The model's name without its publisher."""
+    return model.name.rpartition("/")[2]
+
+
 def _kv_bytes(model: models.Model, tokens: float, element: str) -> float:
     """Cache of one sequence, without recurrent state [B]."""
     layers, elements, windows = (
@@ -55,7 +60,7 @@ def cache_sizes(
         _row(
             "kv_bytes",
             _kv_bytes(model, count, element),
-            model=model.name,
+            model=_short(model),
             tokens=count,
             element=element,
         )
@@ -69,7 +74,7 @@ def sizes(scenario: Scenario) -> Rows:
     """What the scenario's model takes: the slope per token, and the tokens that 1 GB holds."""
     model, element = scenario.model, scenario.serving.element
     per_token = _kv_bytes_per_token(model, element)
-    at = {"model": model.name, "element": element}
+    at = {"model": _short(model), "element": element}
     rows = [_row("kv_bytes_per_token", per_token, **at)]
     if per_token:
         held = size.prefix_tokens(GIGABYTE, per_token)
@@ -391,7 +396,7 @@ def intervals_by_model(
         for tokens in prefix_tokens:
             prefill_s = table.prefill_time(tokens)
             usd = cost.recompute_cost(prefill_s, table.gpus, scenario.prices.gpu_usd_per_s)
-            at = {"model": model.name, "tokens": tokens}
+            at = {"model": _short(model), "tokens": tokens}
             rows.append(_row("prefill_time_s", prefill_s, "tabulated", **at))
             for element in elements:
                 held = _kv_bytes(model, tokens, element)
@@ -427,7 +432,7 @@ def one_disk(scenario: Scenario) -> Rows:
     for table, model in _tabulated():
         held = _kv_bytes(model, prefix, scenario.serving.element)
         fetched = recovery.fetch_time(held, part.read_bytes_per_s, part.access_latency_s)
-        at = {"model": model.name, "tokens": prefix}
+        at = {"model": _short(model), "tokens": prefix}
         rows.append(_row("fetch_time_s", fetched, tier=tier, bytes=held, **at))
         rows.append(_row("prefill_time_s", table.prefill_time(prefix), "tabulated", **at))
     return rows

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from kvpaper import data, units
 
@@ -57,18 +57,21 @@ def _time(seconds: float) -> str:
     return units.text(seconds, _TIME_UNITS).replace("us", "µs") if seconds else "0"
 
 
+def _label(axis, text) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _as_time(axis) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _time(value)))
+    _label(axis, _time)
 
 
 def _as_bytes(axis) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: units.text(value, _BYTE_UNITS)))
+    _label(axis, lambda value: units.text(value, _BYTE_UNITS))
 
 
 def _as_tokens(axis) -> None:
-    axis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value / 1024:g}k" if value >= 1024 else f"{value:g}")
-    )
+    _label(axis, lambda value: f"{value / 1024:g}k" if value >= 1024 else f"{value:g}")
 
 
 def save(figure: Figure, scenario: str, name: str) -> Path:
@@ -98,8 +101,8 @@ def kv_bytes(rows: pd.DataFrame) -> Figure:
     axes.set(
         xscale="log", yscale="log", xlabel="context [tokens]", ylabel="KV cache of one sequence"
     )
-    axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(4, numticks=12))
-    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes.xaxis.set_major_locator(LogLocator(4, numticks=12))
+    axes.xaxis.set_minor_locator(NullLocator())
     _as_tokens(axes.xaxis)
     _as_bytes(axes.yaxis)
     axes.margins(x=0)
@@ -182,8 +185,8 @@ def recovery_lengths(rows: pd.DataFrame, crossovers: pd.DataFrame) -> Figure:
     axes.set(
         xscale="log", yscale="log", xlabel="prefix [tokens]", ylabel="time to have its KV cache"
     )
-    axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(4, numticks=12))
-    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes.xaxis.set_major_locator(LogLocator(4, numticks=12))
+    axes.xaxis.set_minor_locator(NullLocator())
     _as_tokens(axes.xaxis)
     _as_time(axes.yaxis)
     axes.legend(loc="upper left")
@@ -282,7 +285,7 @@ def intervals(rows: pd.DataFrame) -> Figure:
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
         axes.set_xscale("log")
     axes.set_xticks([60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400])
-    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes.xaxis.set_minor_locator(NullLocator())
     _as_time(axes.xaxis)
     axes.set_xlabel("break-even interval")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center")
@@ -319,6 +322,7 @@ def one_disk(rows: pd.DataFrame, slack_s: float) -> Figure:
     )
     axes.set_yticks(range(len(models)), models)
     axes.set(xscale="log", xlabel="time for the prefix", ylim=(-0.5, len(models)))
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5), numticks=12))
     _as_time(axes.xaxis)
     axes.plot(
         [],

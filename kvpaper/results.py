@@ -89,8 +89,10 @@ def wide(rows, columns: "str | list[str] | None" = None) -> "IPython.display.HTM
     elif columns:
         frame = frame.dropna(axis=1, how="all").drop(columns="kind")
         at = [name for name in frame if name not in (columns, "value")]
-        order = list(dict.fromkeys(frame[columns]))
-        frame = frame.pivot(index=at, columns=columns, values="value")[order].reset_index()
+        frame = frame.pivot_table(
+            index=at, columns=columns, values="value", sort=False, dropna=False, observed=True
+        )
+        frame = frame.dropna(how="all").reset_index()
         frame.columns.name = None
     frame = frame.dropna(axis=1, how="all")
     return HTML(frame.to_html(index=False, border=0, na_rep="", float_format="{:.4g}".format))

@@ -40,8 +40,7 @@ def _refusal(found: str, expected: str, key: str = "") -> PydanticCustomError:
 
 def _leaf_schema(example: str, plain: dict[str, Any] | None = None) -> WithJsonSchema:
     """Schema of a leaf in both of its forms; ``plain`` is that of the short one."""
-    short = plain or {"type": ["string", "number"] if example.isdecimal() else "string"}
-    short = short | {"examples": [example]}
+    short = (plain or {"type": "string"}) | {"examples": [example]}
     long_form = {
         "type": "object",
         "properties": {
@@ -72,7 +71,8 @@ def _quantity(unit: str, example: str, least: float = 0.0, most: float = 1e30) -
             raise _refusal(repr(raw), f"{expected}, from {least:g} to {most:g} in base units")
         return value
 
-    return Annotated[float, BeforeValidator(read), _leaf_schema(example)]
+    plain = None if unit else {"type": ["string", "number"]}
+    return Annotated[float, BeforeValidator(read), _leaf_schema(example, plain)]
 
 
 def _above_zero(value: float) -> float:

@@ -8,7 +8,7 @@ Decimal and binary multiples are kept apart: ``GB`` is 1e9 bytes, ``GiB`` is 2**
 import difflib
 import re
 
-_SI = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_SI = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _HOUR = 3600.0
 _DAY = 24 * _HOUR

@@ -139,6 +139,8 @@ def run(name: str, stem: str, given: list[str]) -> int:
         raise InputError("notebook", repr(stem), f"one of {', '.join(p.stem for p in notebooks())}")
     values = checked(path, [f"scenario={name}", *given])
 
+    # jsonschema would load a grammar of international addresses, a second for each notebook.
+    sys.modules.setdefault("rfc3987_syntax", None)
     import nbformat
     import papermill
 
@@ -149,7 +151,14 @@ def run(name: str, stem: str, given: list[str]) -> int:
     failed.unlink(missing_ok=True)
     start = time.monotonic()
     try:
-        papermill.execute_notebook(path, work, values, progress_bar=False, cwd=FOLDER)
+        papermill.execute_notebook(
+            path,
+            work,
+            values,
+            progress_bar=False,
+            cwd=FOLDER,
+            extra_arguments=["--log-level=ERROR"],  # of the kernel, which warns of its own socket
+        )
     except papermill.PapermillExecutionError as error:
         failed.parent.mkdir(parents=True, exist_ok=True)
         os.replace(work, failed)

@@ -21,8 +21,8 @@ def test_recovery_of_the_paper(paper):
     said = answers.recovery(
         results.table(evaluate.gigabyte_chart(paper)), results.table(evaluate.crossovers(paper))
     )
-    assert "208 µs from HBM" in said
-    assert "333 ms from NVMe, a factor of 1,600." in said
+    assert "208\N{NO-BREAK SPACE}µs from HBM" in said
+    assert "333\N{NO-BREAK SPACE}ms from NVMe, a factor of 1,600." in said
     assert "from NVMe only beyond 35,6" in said
 
 
@@ -66,10 +66,10 @@ def test_overview_splits_the_models(paper):
     rows = results.table(evaluate.one_disk(paper))
     said = answers.overview(rows, evaluate.disaggregated_slack(paper))
     fits, _, misses = said.partition("too slow for")
-    assert "deepseek-v3" in fits
-    assert "llama-3.1-70b" in misses
+    assert "DeepSeek-V3" in fits
+    assert "Llama-3.1-70B" in misses
     assert "too slow for every model compared" in answers.overview(rows, -0.1)
-    assert "fast enough for every" in answers.overview(rows[rows.model == "deepseek-v3"], 1.0)
+    assert "fast enough for every" in answers.overview(rows[rows.model == "DeepSeek-V3"], 1.0)
 
 
 def test_measured_says_nothing_yet_or_counts():

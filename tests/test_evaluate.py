@@ -169,17 +169,17 @@ class TestModels:
     def test_latent_attention_keeps_the_disk_in_the_game(self, paper):
         rows = evaluate.one_disk(paper)
         fetch, prefill = (
-            value(rows, quantity, model="deepseek-v3")
+            value(rows, quantity, model="DeepSeek-V3")
             for quantity in ("fetch_time_s", "prefill_time_s")
         )
         assert fetch < min(prefill, evaluate.disaggregated_slack(paper))
-        assert value(rows, "fetch_time_s", model="llama-3.1-70b") > evaluate.disaggregated_slack(
+        assert value(rows, "fetch_time_s", model="Llama-3.1-70B") > evaluate.disaggregated_slack(
             paper
         )
 
     def test_halving_the_element_doubles_the_interval(self, paper):
         rows = evaluate.intervals_by_model(paper)
-        at = {"model": "deepseek-v3", "tokens": 8192, "tier": "dram"}
+        at = {"model": "DeepSeek-V3", "tokens": 8192, "tier": "dram"}
         ratio = value(rows, "break_even_interval_s", element="fp8", **at) / value(
             rows, "break_even_interval_s", element="bf16", **at
         )
