@@ -1,6 +1,6 @@
 """From a Hugging Face configuration to the layers that keep a KV cache.
 
-Architectures are data. ``model_types.yaml`` says how attention settings are spelled, what a layer's
+Architectures are data. ``types.yaml`` says how attention settings are spelled, what a layer's
 word stands for and what a sparse file leaves to its class; this module only follows it. A setting
 that looks as if it shaped the cache and is not understood is refused by name, since a wrong number
 is worse than none.
@@ -113,9 +113,9 @@ def from_config(config: dict[str, Any], name: str, where: str) -> Model:
         qk_head_dim=qk_head_dim,
         v_head_dim=v_head_dim,
         hidden_size=settings.count("hidden_size"),
-        max_context_tokens=settings.count("max_position_embeddings", least=0) or None,
-        experts=settings.count("num_experts", least=0) or None,
-        experts_per_token=settings.count("num_experts_per_tok", least=0) or None,
+        max_context_tokens=settings.fact("max_context_tokens"),
+        experts=settings.fact("experts"),
+        experts_per_token=settings.fact("experts_per_token"),
         kv_dtype=quantized_kv(config) or quantized_kv(part),
         source=where,
         warnings=tuple(settings.warnings),
@@ -138,7 +138,7 @@ def quantized_kv(config: dict[str, Any]) -> str | None:
 @functools.cache
 def _table() -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(Path(__file__).with_name("model_types.yaml").read_text("utf-8"), loader)
+    return loader(Path(__file__).with_name("types.yaml").read_text("utf-8")).get_single_data()
 
 
 def _language_part(config: Any, where: str) -> tuple[dict[str, Any], str | None, str]:
@@ -215,7 +215,8 @@ class _Settings:
                 if "refuse" in rule:
                     self.refuse(rule["refuse"], _UNKNOWN)
                 self.forced |= rule.get("set", {})
-                self.entry |= {key: value for key, value in rule.items() if key != "set"}
+                self.entry |= {key: rule[key] for key in rule.keys() - {"if", "set"}}
+        self.read -= set(self.table["limits"].values())
 
     def refuse(self, key: str, expected: str) -> NoReturn:
         """Raise the error of one key."""
@@ -229,7 +230,10 @@ class _Settings:
     def refuse_setting(self, name: str, expected: str) -> NoReturn:
         """Raise the error of one setting, under the key that the file gives it."""
         keys = self.table["spellings"].get(name, [name])
-        self.refuse(next((key for key in keys if key in self.file), keys[0]), expected)
+        given = sorted(
+            (key for key in keys if key in self.file), key=lambda k: self.file[k] is None
+        )
+        self.refuse([*given, keys[0]][0], expected)
 
     def stated(self, key: str) -> Any:
         """The value under exactly this key, else the class's."""
@@ -254,8 +258,13 @@ class _Settings:
         if name in self.forced:
             return self._of_class(self.forced[name], layer)
         given = {key: self.file[key] for key in keys if key in self.file}
-        found = {key: value for key, value in given.items() if value not in (None, "auto")}
-        found = {key: value for key, value in found.items() if key not in self.ignored}
+        if name not in self.table["spellings"]:
+            given = {key: value for key, value in given.items() if value != "auto"}
+        found = {
+            key: value
+            for key, value in given.items()
+            if value is not None and key not in self.ignored
+        }
         if len({json.dumps(value) for value in found.values()}) > 1:
             self.refuse(next(iter(found)), f"the same value under {' and '.join(found)}")
         if found or given.keys() - set(self.ignored):
@@ -328,22 +337,23 @@ class _Settings:
             self.refuse_setting(name, f"a whole number from {least} to {_LARGEST_COUNT}")
         return None if number is None else int(number)
 
+    def fact(self, name: str) -> int | None:
+        """A whole number that the cache does not depend on; None rather than a refusal."""
+        stated = (self.stated(key) for key in self.table["facts"][name])
+        return next((value for value in stated if type(value) is int and value > 0), None)
+
     def refuse_unread(self) -> None:
         """Refuse the first key that looks as if it shaped the cache and that nothing read."""
         table, read = self.table, {*self.read, *self.forced}
-        spelled = {name: set(keys) for name, keys in table["spellings"].items()}
-        read |= set().union(
-            *(keys for name, keys in spelled.items() if name not in table["limits"])
-        )
+        must_be_read = {*table["limits"].values(), "index_head_dim"}
+        for name, keys in table["spellings"].items():
+            read |= set(keys) if name not in must_be_read else set()
         if self.known or self.stated_layout:
             read |= {key for keys in table["of_kind"].values() for key in keys.values()}
             forms = str([form["spelled"] for form in table["states"].values()])
             read |= set(re.findall(r"[\w.]+", forms))
         inert = table["inert"] + (table["superseded"] if self.stated_layout else [])
         overrides = {key: value for one in self.by_layer.values() for key, value in one.items()}
-        overrides = {
-            key: overrides[key] for key in overrides.keys() - set().union(*spelled.values())
-        }
         for key, value in (self.file | overrides).items():
             off = value is None or value is False or value == 0 or value in ("", [], {})
             if key in read or off or value in table["settled"].get(key, ()):
@@ -578,10 +588,10 @@ def _attention(settings: _Settings, layer: int, kind: str) -> tuple[Any, ...]:
 
 def _head_dim(settings: _Settings, layer: int | None, kind: str) -> int | None:
     """The width of a key head; what a file leaves out is hidden size over query heads."""
-    stated = settings.count("head_dim", layer, kind, least=0)
+    stated = settings.count("head_dim", layer, kind)
     hidden, heads = settings.count("hidden_size"), settings.count("num_attention_heads", layer)
     if stated or hidden is None or heads is None:
-        return stated or None
+        return stated
     if hidden % heads:
         settings.refuse_setting("head_dim", f"a width: {heads} heads do not divide {hidden}")
     return hidden // heads
