@@ -90,45 +90,50 @@ def save(figure: Figure, scenario: str, name: str) -> Path:
 
 
 def kv_bytes(rows: pd.DataFrame) -> Figure:
-    """Cache of one sequence against context length, one line a model, named at its end."""
-    figure, axes = _axes(4.6)
+    """Cache of one sequence against context length; models with the same line share its name."""
+    figure, axes = _axes(5.0)
+    lines = rows.pivot(index="tokens", columns="model", values="value")
+    names: dict[tuple[float, ...], list[str]] = {}
+    for model in lines:
+        names.setdefault(tuple(lines[model]), []).append(model)
     last = rows.tokens.max()
-    ends = rows[rows.tokens == last].sort_values("value")
-    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.75, len(ends)))
-    colours = dict(zip(ends.model, shades, strict=True))
-    for model, line in rows.groupby("model", sort=False):
-        axes.plot(line.tokens, line.value, color=colours[model], linewidth=1.6)
-    axes.set(
-        xscale="log", yscale="log", xlabel="context [tokens]", ylabel="KV cache of one sequence"
-    )
+    curves = sorted(names, key=lambda curve: curve[-1])
+    axes.set(xscale="log", yscale="log", xlabel="context [tokens]")
+    axes.set_ylabel("KV cache of one sequence")
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.75, len(curves)))
+    for curve, shade in zip(curves, shades, strict=True):
+        axes.plot(lines.index, curve, color=shade, linewidth=1.6)
     axes.xaxis.set_major_locator(LogLocator(4, numticks=12))
     axes.xaxis.set_minor_locator(NullLocator())
     _as_tokens(axes.xaxis)
     _as_bytes(axes.yaxis)
     axes.margins(x=0)
-    heights = _apart(np.log10(ends.value.to_numpy()), axes, 9.5)
-    for (_, row), height in zip(ends.iterrows(), heights, strict=True):
+    heights = _apart(np.log10([curve[-1] for curve in curves]), axes, 11)
+    for curve, shade, height in zip(curves, shades, heights, strict=True):
         axes.annotate(
-            row.model,
-            (last, row.value),
-            (last * 1.35, 10**height),
+            ", ".join(names[curve]),
+            (last, curve[-1]),
+            (last * 2.6, 10**height),
             va="center",
             fontsize=8,
-            color=colours[row.model],
+            color=shade,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colours[row.model], "linewidth": 0.6},
+            arrowprops={"arrowstyle": "-", "color": shade, "linewidth": 0.6, "relpos": (0, 0.5)},
         )
     return figure
 
 
 def _apart(heights: np.ndarray, axes, points: float) -> np.ndarray:
-    """Ascending log heights moved up until labels of that many points do not overlap."""
+    """Ascending log heights spread until labels of that many points do not overlap."""
     low, high = np.log10(axes.get_ylim())
-    step = points * (high - low) / (axes.figure.get_size_inches()[1] * 72 * 0.8)
+    step = points * (high - low) / (axes.figure.get_size_inches()[1] * 72 * 0.85)
     placed = heights.astype(float).copy()
     for index in range(1, len(placed)):
         placed[index] = max(placed[index], placed[index - 1] + step)
-    return placed - max(0.0, placed[-1] - high)
+    placed[-1] = min(placed[-1], high)
+    for index in range(len(placed) - 2, -1, -1):
+        placed[index] = min(placed[index], placed[index + 1] - step)
+    return placed
 
 
 def recovery_chart(rows: pd.DataFrame, published: pd.DataFrame) -> Figure:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from kvpaper import data
 
 if TYPE_CHECKING:  # imported where it is needed, so that the command line stays fast
-    import IPython.display
     import pandas
 
 KINDS = ("predicted", "simulated", "tabulated", "measured", "published")
@@ -73,29 +72,6 @@ def joined(*parts: "Iterable[Row] | pandas.DataFrame") -> "pandas.DataFrame":
     return pandas.concat(
         [part if hasattr(part, "columns") else table(part) for part in parts], ignore_index=True
     )
-
-
-def wide(rows, columns: "str | list[str] | None" = None) -> "IPython.display.HTML":
-    """Rows as a reader sees them: without empty columns, four digits, no row numbers.
-
-    ``columns`` picks columns, or names the one whose values become columns of their own.
-    """
-    import pandas
-    from IPython.display import HTML
-
-    frame = pandas.DataFrame(rows)
-    if isinstance(columns, list):
-        frame = frame[columns]
-    elif columns:
-        frame = frame.dropna(axis=1, how="all").drop(columns="kind")
-        at = [name for name in frame if name not in (columns, "value")]
-        frame = frame.pivot_table(
-            index=at, columns=columns, values="value", sort=False, dropna=False, observed=True
-        )
-        frame = frame.dropna(how="all").reset_index()
-        frame.columns.name = None
-    frame = frame.dropna(axis=1, how="all")
-    return HTML(frame.to_html(index=False, border=0, na_rep="", float_format="{:.4g}".format))
 
 
 def write_answer(text: str, scenario: str, stem: str) -> Path:

@@ -7,6 +7,7 @@ A leaf of the YAML file is a number with its unit, ``64 GB/s``, or, where its so
 
 import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -278,6 +279,14 @@ class Scenario:
     low: Prices
     high: Prices
     leaves: dict[str, Leaf]
+
+    def inputs(self, keys: Iterable[str]) -> list[dict[str, str]]:
+        """Leaves at and below the keys: key, value as written, source and date."""
+        return [
+            {"input": name, "written": leaf.text, "source": leaf.source, "date": leaf.as_of}
+            for name, leaf in self.leaves.items()
+            if any(f"{name}.".startswith(f"{key}.") for key in keys)
+        ]
 
     def where(self, key: str) -> str:
         """``FILE:LINE KEY`` for a message about the value at ``key``."""

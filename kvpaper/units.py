@@ -49,6 +49,8 @@ _UNITS: dict[str, tuple[float, str]] = {
 _POWER: dict[str, float] = {f"{prefix}W": factor for prefix, factor in _SI.items()}
 _ENERGY_HOUR: dict[str, float] = {f"{prefix}Wh": factor * _HOUR for prefix, factor in _SI.items()}
 
+_SPELLED = ("hour", "day", "month", "year")
+
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z", re.S)
 
 Dimension = tuple[tuple[str, int], ...]
@@ -153,8 +155,9 @@ def text(value: float, units: tuple[str, ...]) -> str:
     >>> text(0.000208, ("ns", "us", "ms", "s"))
     '208 us'
     >>> text(5400, ("s", "min", "hour"))
-    '1.5 hour'
+    '1.5 hours'
     """
     fitting = [unit for unit in units if abs(per(value, unit)) >= 1]
     unit = fitting[-1] if fitting else units[0]
-    return f"{per(value, unit):.3g} {unit}"
+    number = f"{per(value, unit):.3g}"
+    return f"{number} {unit}{'s' if unit in _SPELLED and number != '1' else ''}"

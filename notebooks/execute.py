@@ -3,6 +3,7 @@
     python notebooks/execute.py SCENARIO STEM [-p NAME=VALUE ...]
     python notebooks/execute.py --inputs SCENARIO
     python notebooks/execute.py --check-stripped
+    python notebooks/execute.py --keep-outputs
 
 A notebook declares what it depends on in one literal assignment, ``reads = (...)``: keys of the
 scenario, and paths that begin with ``data/``. ``--inputs`` writes their present values, one file
@@ -76,11 +77,7 @@ def inputs(scenario: Scenario, keys: tuple[str, ...]) -> dict[str, object]:
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
             found |= {str(f.relative_to(ROOT)): digest(f) for f in files if f.is_file()}
         else:
-            found |= {
-                name: [leaf.text, leaf.source, leaf.as_of]
-                for name, leaf in scenario.leaves.items()
-                if f"{name}.".startswith(f"{key}.")
-            }
+            found |= {leaf["input"]: leaf for leaf in scenario.inputs([key])}
         if key == "model":
             found["model description"] = hashlib.sha256(repr(scenario.model).encode()).hexdigest()
         if key.startswith("prices"):
@@ -186,26 +183,48 @@ def without_times(notebook):
     return notebook
 
 
-# Small notebooks whose outputs are committed, since nbval compares them strictly.
-WITH_OUTPUTS = ("10_kv_bytes",)
+def is_checked(cell: dict) -> bool:
+    """Whether nbval compares the outputs of this cell, so that they are committed."""
+    return "nbval-check-output" in cell["metadata"].get("tags", ())
 
 
 def check_stripped() -> int:
     faults = [
         f"{path}: cell {number} has outputs"
         for path in notebooks()
-        if path.stem not in WITH_OUTPUTS
         for number, cell in enumerate(source_cells(path))
-        if cell.get("outputs") or cell.get("execution_count")
+        if (cell.get("outputs") or cell.get("execution_count")) and not is_checked(cell)
     ]
     print("\n".join(faults), end="\n" if faults else "", file=sys.stderr)
     return 1 if faults else 0
+
+
+def keep_outputs() -> int:
+    """Run every notebook that has checked cells with its defaults, and keep those outputs."""
+    for path in notebooks():
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        if not any(map(is_checked, notebook["cells"])):
+            continue
+        code = run(str(parameters(path)["scenario"]), path.stem, [])
+        if code:
+            return code
+        executed = ROOT / "build" / str(parameters(path)["scenario"]) / "notebooks" / path.name
+        # papermill adds a cell of injected parameters; outputs are matched by source.
+        outputs = {"".join(cell["source"]): cell.get("outputs") for cell in source_cells(executed)}
+        for cell in filter(is_checked, notebook["cells"]):
+            cell["outputs"] = outputs["".join(cell["source"])]
+            cell["execution_count"] = 1  # nbval wants a cell with outputs to have run
+            for output in cell["outputs"]:
+                output["execution_count"] = 1
+        write(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    return 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--inputs", metavar="SCENARIO")
     parser.add_argument("--check-stripped", action="store_true")
+    parser.add_argument("--keep-outputs", action="store_true")
     parser.add_argument("scenario", nargs="?")
     parser.add_argument("stem", nargs="?")
     parser.add_argument("-p", "--parameter", action="append", default=[], metavar="NAME=VALUE")
@@ -213,6 +232,8 @@ def main() -> int:
     try:
         if arguments.check_stripped:
             return check_stripped()
+        if arguments.keep_outputs:
+            return keep_outputs()
         if arguments.inputs:
             write_inputs(arguments.inputs)
             return 0
