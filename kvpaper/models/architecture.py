@@ -188,12 +188,11 @@ class _Settings:
         self.table, self.where = _table(), where
         entry = _entry(model_type)
         self.known, self.entry = entry is not None, entry or {}
-        self.defaults = dict(self.entry.get("set", {}))
+        self.defaults: dict[str, Any] = {"sliding_window": self.entry.get("window")}
         places = {"shape": self.table["shape"], "mla": ["kv_lora_rank", "qk_rope_head_dim"]}
         for key, names in places.items():
             self.defaults |= zip(names, self.entry.get(key, ()), strict=False)
-        if "window" in self.entry:
-            self.defaults["sliding_window"] = self.entry["window"]
+        self.defaults |= self.entry.get("set", {})
         self.file: dict[str, Any] = {}
         for key, value in part.items():
             if key in self.table["nested"] and isinstance(value, dict):
@@ -216,7 +215,7 @@ class _Settings:
                     self.refuse(rule["refuse"], _UNKNOWN)
                 self.forced |= rule.get("set", {})
                 self.entry |= {key: rule[key] for key in rule.keys() - {"if", "set"}}
-        self.read -= set(self.table["limits"].values())
+        self.read -= set(self.table["limits"].values()) - {*self.ignored}
 
     def refuse(self, key: str, expected: str) -> NoReturn:
         """Raise the error of one key."""
@@ -404,11 +403,8 @@ def _words(settings: _Settings) -> list[str]:
             return words
     if settings.stated("block_configs"):
         return _blocks(settings, settings.stated("block_configs"), count)
-    rule = entry.get("layers", ["full"] if settings.known or count else None)
     if count is None:
-        if not isinstance(rule, list):
-            settings.refuse_setting("num_hidden_layers", "the number of layers")
-        return list(rule)
+        settings.refuse_setting("num_hidden_layers", "the number of layers")
     for key, meaning in table["repeated"].items():
         if isinstance(settings.stated(key), str | list):
             words = _translated(settings, key, meaning)
@@ -423,7 +419,7 @@ def _words(settings: _Settings) -> list[str]:
             return _ruled(settings, {"every": key, **meaning}, count)
     if "window" in entry:
         settings.read.update(table["spellings"]["sliding_window"])
-    return _ruled(settings, rule, count)
+    return _ruled(settings, entry.get("layers", ["full"]), count)
 
 
 def _translated(settings: _Settings, key: str, meaning: dict[Any, str]) -> list[str]:
@@ -456,14 +452,11 @@ def _numbered(settings: _Settings, key: str, rule: dict[str, Any], count: int) -
     """Layers of which a list gives the numbers, and perhaps another those it leaves out."""
     numbers, first = settings.stated(key), rule.get("first", 0)
     allowed = range(first, first + count)
-    whole = isinstance(numbers, list) and all(
-        type(one) is int and one in allowed for one in numbers
-    )
-    if not whole:
+    listed = isinstance(numbers, list) and all(type(one) is int for one in numbers)
+    if not listed or not set(numbers) <= set(allowed):
         settings.refuse(key, f"numbers of layers from {first} to {allowed[-1]}")
     others = settings.stated(rule["complement"]) if "complement" in rule else None
-    left_out = [layer for layer in allowed if layer not in numbers]
-    if others is not None and (not isinstance(others, list) or others != left_out):
+    if others is not None and others != [layer for layer in allowed if layer not in numbers]:
         settings.refuse(rule["complement"], f"in order, the layers that {key} leaves out")
     settings.stated_layout = True
     return [rule["listed" if layer in numbers else "others"] for layer in allowed]
@@ -471,8 +464,8 @@ def _numbered(settings: _Settings, key: str, rule: dict[str, Any], count: int) -
 
 def _ruled(settings: _Settings, rule: Any, count: int) -> list[str]:
     """The layers of a rule: words that repeat, or a word for every n-th layer."""
-    if rule == "required":
-        settings.refuse("layer_types", "a word for each layer")
+    if isinstance(rule, str):
+        settings.refuse(rule, "a word for each layer")
     if isinstance(rule, list):
         rule = {"cycle": rule}
     if "every" in rule:

@@ -1,4 +1,4 @@
-"""The handed configurations with their expected sizes, where they are at hand."""
+"""Reference configurations with their expected sizes, where they are at hand."""
 
 import csv
 from pathlib import Path
@@ -13,7 +13,7 @@ CASES = []
 if (FOLDER / "expected.csv").exists():
     with (FOLDER / "expected.csv").open(encoding="utf-8") as _file:
         CASES = list(csv.DictReader(_file))
-pytestmark = pytest.mark.skipif(not CASES, reason="the handed cases are not at hand")
+pytestmark = pytest.mark.skipif(not CASES, reason="the reference configurations are not at hand")
 
 
 @pytest.mark.parametrize(

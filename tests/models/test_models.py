@@ -417,6 +417,7 @@ def test_prediction_layers_are_not_counted_but_named():
 REFUSALS = {
     "no settings": {},
     "num_hidden_layers": without(LLAMA, "num_hidden_layers") | {"model_type": "new"},
+    "num_hidden_layers :": without(LLAMA, "num_hidden_layers") | {"model_type": "baichuan"},
     "num_key_value_heads": without(LLAMA, "num_key_value_heads") | {"model_type": "new"},
     "head_dim": without(LLAMA, "hidden_size") | {"model_type": "new"},
     "head_dim: ": LLAMA | {"hidden_size": 130},
