@@ -80,7 +80,9 @@ def redact_lines(lines: Iterable[str], known: Iterable[str] = ()) -> Iterator[st
         if inside or _BLOCK_BEGIN.search(line):
             begin, end = _BLOCK_BEGIN.search(line), _BLOCK_END.search(line)
             inside = end is None or (begin is not None and begin.start() > end.end())
-            head = line[: begin.start()] if begin and not (end and end.start() < begin.start()) else ""
+            head = (
+                line[: begin.start()] if begin and not (end and end.start() < begin.start()) else ""
+            )
             tail = line[end.end() :] if end else line[len(line.rstrip("\r\n")) :]
             line = f"{head}[redacted private key]{tail}"
         yield _one_line(line)

@@ -12,7 +12,9 @@ _V0 = "up to 0.7 (V0 engine)"
 def next_steps(steps: Sequence[str], numbers: Mapping[str, str]) -> list[str]:
     """The steps whose every number is known, filled in; a step without numbers always."""
     values = dict(numbers) | derived(numbers)
-    names = {step: {name for _, name, _, _ in string.Formatter().parse(step) if name} for step in steps}
+    names = {
+        step: {name for _, name, _, _ in string.Formatter().parse(step) if name} for step in steps
+    }
     return [step.format_map(values) for step in steps if names[step] <= values.keys()]
 
 
@@ -66,42 +68,32 @@ def _is_number(text: str) -> bool:
 
 def capture(version: str, connector: str, hanging: bool) -> list[str]:
     """How to get the log that is missing, for the version at hand (all versions if unknown)."""
-    prefix = prefix_of(version)
-    names = (
-        f"In version {version} the lines that decide begin with {prefix['engine_core']} or "
-        f"{prefix['worker']}."
-        if prefix
-        else "The lines that decide begin with the engine core's or a worker's prefix: "
-        + "; ".join(f"{p['engine_core']} or {p['worker']} ({p['versions']})" for p in table().prefixes)
-        + "."
-    )
+    row = prefix_of(version)
+    rows = [row] if row else table().prefixes
+    names = "; ".join(f"{r['engine_core']} or {r['worker']} ({r['versions']})" for r in rows)
     steps = [
-        "Keep both streams of the whole process tree in one file: `vllm serve MODEL ... > vllm.log "
+        "Keep both streams of the whole process tree in one file: `vllm serve MODEL > vllm.log "
         "2>&1`, `docker logs NAME > vllm.log 2>&1`, `kubectl logs POD -c CONTAINER --previous`, "
         "`journalctl -u UNIT`. The cause stands above the outer message, in a child's lines.",
-        names,
+        f"Those lines begin with {names}.",
         "Start again with `VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=INFO CUDA_LAUNCH_BLOCKING=1`.",
+        "Run the engine in the server's own process: `--disable-frontend-multiprocessing`."
+        if row and row["versions"] == _V0
+        else "Write every process's records to a file that survives: `VLLM_LOGGING_CONFIG_PATH` "
+        "with a FileHandler whose format has %(process)d and %(processName)s. In a script, "
+        "`VLLM_ENABLE_V1_MULTIPROCESSING=0` runs the engine core in the script's own process.",
+        "Record exit codes and signals, `dmesg -T | grep -iE 'oom|killed process'` and the "
+        "cgroup's memory.events: a process killed from outside leaves no line of its own.",
     ]
-    if prefix and prefix["versions"] == _V0:
-        steps.append("Run the engine in the server's process: `--disable-frontend-multiprocessing`.")
-    else:
-        steps.append(
-            "Write every process's records to a file that survives: `VLLM_LOGGING_CONFIG_PATH` with "
-            "a FileHandler whose format has %(process)d and %(processName)s. In a script, "
-            "`VLLM_ENABLE_V1_MULTIPROCESSING=0` runs the engine core in the script's own process."
-        )
-    steps.append(
-        "Record exit codes and signals, `dmesg -T | grep -iE 'oom|killed process'` and the cgroup's "
-        "memory.events: a process killed from outside leaves no line of its own."
-    )
     if hanging:
-        what = f"connector {connector}" if connector else "connector, other ranks and other nodes"
+        who = f"connector {connector}" if connector else "connector, other ranks and other nodes"
         steps.insert(
-            0, f"This process waits for another one. Give also the logs of the {what}: its server "
-            "prints its errors there and nowhere else."
+            0,
+            f"This process waits for another one. Give also the logs of the {who}: its server "
+            "prints its errors there and nowhere else.",
         )
     elif connector:
-        steps.append(f"Give the log of the connector's server ({connector}) as well, if it has one.")
+        steps.append(f"Give also the log of the server of {connector}, if it has one.")
     return steps
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,13 +25,14 @@ AHEAD_LINES = 4  # what a hard-wrapped message may reach ahead
 # are cut so that they begin with few and rare letters, as those are what the search skips by.
 GATE = re.compile(
     r"E(?:rror|RROR|rrno|xit Code)|f(?:ailed|atal|ound|ork|reeze_supp|orgotten)|Failed|xception"
-    r"|xit(?: ?code|ed with)|WARN|Waiting for|ssert|K(?:illed|eyboardInt)|killed"
+    r"|xit(?: ?code|ed with| status)|W(?:ARN|aiting for|atchdog)|ssert|K(?:illed|eyboardInt)|killed"
     r"|N(?:o such|o space|o available|VIDIA driver|CCL err)|P(?:ermission|arent process)"
     r"|A(?:n attempt|pplication startup|vg prompt|vailable routes|ccess to model)"
     r"|S(?:ystem will|tarting vLLM|hutting down|IG[KBI])|U(?:vicorn running|CX)|\(profile, cr"
     r"|L(?:LM engine|LM (?:API )?server|IBC)|-(?:default args|kill)|O(?:verriding num|OM|utOfRes)"
     r"|C(?:reating v|annot |UDA capab|UDA err|aught sig)|\[shutdown\] (?:API|EngineCore: tr)"
-    r"|Received SIG|GiB\) on|=(?:137|9/K)|There appear|Illegal inst|Bus err|Value err|HIP err|ja: err"
+    r"|Received SIG|GiB\) on|=(?:137|9/K)|There appear|Illegal inst|Bus err|Value err|HIP err"
+    r"|ja: err"
 )
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|#033\[[0-9;]*m|\[\d{1,2}(?:;\d{1,3}){0,4}m|#015|\r")
@@ -50,19 +52,20 @@ _LMCACHE = re.compile(r"\s?\[\d{4}-[^\]]{8,30}\] (?P<library>LMCache) (?P<level>
 # Wrappers that say nothing of the process: time stamps, container and unit names, ranks.
 _WRAPPER = re.compile(
     r"\s?(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]*\]?|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d"
-    r"|[\w.@/-]{1,60}\[\d+\]:|std(?:out|err) [FP]\b|\[(?:pod/|rank|default|Stage|resource)[^\]]{0,80}\]:?"
+    r"|[\w.@/-]{1,60}\[\d+\]:|std(?:out|err) [FP]\b"
+    r"|\[(?:pod/|rank|default|Stage|resource)[^\]]{0,80}\]:?"
     r"|\[[a-z][\w-]{0,40}\]:|\[(?:Error|Info|Warn|Warning|Debug)\]|\(Process\)"
     r"|[\w.@/-]{1,60} {0,20}\||[│|>]|(?:INFO|ERROR|WARNING)(?= \d{4}-))(?= |$)"
 )
 _PREFIXES = (_RECORD, _TAG, _LOGGER, _LMCACHE, _ORIGIN, _WRAPPER)
 _DIGITS = str.maketrans("", "", "0123456789")
-_LOST_NEWLINE = re.compile(
-    r"(?<=.)(?=\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker)[^()]{0,50} pid=)"
-    r"|(?<=[^)\]:|\d])\s(?=(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:)"
+_HEAD = re.compile(
+    r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker)[^()]{0,50} pid=[^()]{1,60}\)"
+    r"|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \["
 )
 EXCEPTION = re.compile(
-    r"^(?:\s|\w+: )?\s*(?P<type>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Failed|Exit|Interrupt"
-    r"|Timeout|OutOfResources|NotFound)\w*)(?:\([^()]{0,80}\))?(?::|$)"
+    r"^(?:\s|\w+: )?\s*(?P<type>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Failed|Exit"
+    r"|Interrupt|Timeout|OutOfResources|NotFound)\w*)(?:\([^()]{0,80}\))?(?::|$)"
 )
 _FRAME = re.compile(r'File "[^"]{1,300}", line')
 _CARETS = re.compile(r"^[\s~^]*$")
@@ -73,7 +76,10 @@ _ROLES = (
 )
 _ORIGINS = (("core.py", "EngineCore"), ("engine.py", "engine"), ("api_server.py", "APIServer"))
 _FRAME_PROCESS = (
-    ("APIServer", re.compile(r"/entrypoints/|in (?:launch_core_engines|wait_for_engine_startup)\b")),
+    (
+        "APIServer",
+        re.compile(r"/entrypoints/|in (?:launch_core_engines|wait_for_engine_startup)\b"),
+    ),
     ("Worker", re.compile(r"multiproc_executor\.py.{0,40} in (?:worker_main|worker_busy_loop)\b")),
     ("EngineCore", re.compile(r"in run_engine_core\b")),
 )
@@ -174,17 +180,16 @@ def _process_name(process: str, origin: str) -> str:
     return process
 
 
-def open_log(path: str) -> BinaryIO:
-    """Open a log, plain or gzip; ``-`` is standard input."""
+def open_log(path: str) -> AbstractContextManager[BinaryIO]:
+    """Open a log, plain or gzip, to read it in a ``with`` block; ``-`` is standard input."""
     if path == "-":
-        return sys.stdin.buffer
+        return nullcontext(sys.stdin.buffer)
     try:
-        stream = Path(path).open("rb")  # noqa: SIM115, closed by the caller
-        magic = stream.read(2)
-        stream.seek(0)
+        with Path(path).open("rb") as stream:
+            compressed = stream.read(2) == b"\x1f\x8b"
+        return gzip.open(path) if compressed else Path(path).open("rb")
     except OSError as error:
         raise InputError(path, error.strerror or str(error), "a readable log file") from None
-    return gzip.GzipFile(fileobj=stream) if magic == b"\x1f\x8b" else stream
 
 
 def numbered_blocks(stream: BinaryIO, name: str) -> Iterator[list[tuple[int, str]]]:
@@ -253,7 +258,7 @@ def events(blocks: Iterator[list[tuple[int, str]]], skip: set[str]) -> Iterator[
 def _events_of(window: list[tuple[int, str]], index: int, skip: set[str]) -> Iterator[Event]:
     number, raw = window[index]
     several = len(raw) > 200 and (raw.count(" pid=") > 1 or raw.count("ERROR ") > 1)
-    parts = _LOST_NEWLINE.split(clean(raw)) if several else (raw,)
+    parts = _split_at_heads(clean(raw)) if several else [raw]
     for part in parts:
         key = _key(part)
         if key in skip or (len(parts) > 1 and not GATE.search(part)):
@@ -268,10 +273,20 @@ def _events_of(window: list[tuple[int, str]], index: int, skip: set[str]) -> Ite
             yield Event(line, key, (), "", "", 0, exception)
 
 
+def _split_at_heads(text: str) -> list[str]:
+    """A line that lost its newlines, cut before every prefix that does not stack on another."""
+    cuts, last_end = [0], 0
+    for match in _HEAD.finditer(text):
+        if match.start() > last_end + 1:
+            cuts.append(match.start())
+        last_end = match.end()
+    return [text[a:b] for a, b in itertools.pairwise([*cuts, len(text)])]
+
+
 def _key(part: str) -> str:
     """A line without the numbers that change from one print to the next; exit codes stay."""
-    tells = len(part) > 1000 or "137" in part or "-9" in part or "=9" in part or "blocks=0" in part
-    return part if tells else part.translate(_DIGITS)
+    tells = "xit" in part or "roc(s)" in part or "blocks=0" in part or "code=" in part
+    return part if tells or len(part) > 1000 else part.translate(_DIGITS)
 
 
 def _with_surroundings(
@@ -298,9 +313,7 @@ def _with_surroundings(
     return Event(line, key, tuple(joined), frames, source_line, source_number, exception)
 
 
-def _look_back(
-    window: list[tuple[int, str]], index: int, line: Line
-) -> tuple[str, str, int, str]:
+def _look_back(window: list[tuple[int, str]], index: int, line: Line) -> tuple[str, str, int, str]:
     """Frames, quoted code line with its number, and process of the traceback above a line."""
     frames: list[str] = []
     source_line, source_number, process = "", 0, line.process

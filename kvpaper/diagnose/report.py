@@ -156,7 +156,11 @@ def _healthy(attempts: list[Attempt]) -> dict:
         if up
         else "the engine initialised itself; the log ends before the server reports that it is up",
         "why": "the start succeeded"
-        + (", and what the last lines print comes from the stop that was asked for" if stopped else ""),
+        + (
+            ", and what the last lines print comes from the stop that was asked for"
+            if stopped
+            else ""
+        ),
         "evidence": _evidence(up),
         "next_steps": [],
         "related": [],
@@ -172,7 +176,10 @@ def _insufficient(attempts: list[Attempt]) -> dict:
     if unknown:
         kind, why = "unknown_exception", "no signature knows the exception in the log"
     elif outer:
-        kind, why = "outer_only", "only the outer message is there; the child's own lines are missing"
+        kind, why = (
+            "outer_only",
+            "only the outer message is there; the child's lines are missing",
+        )
     elif failed:
         kind, why = "frames_only", "a process says that it failed and its exception is missing"
     elif hang:
@@ -221,7 +228,7 @@ def _line_of(hit: Hit) -> dict:
 
 
 def _shown(text: str) -> str:
-    text = redact(text.strip())
+    text = redact(text.strip()[: 8 * _TEXT_CHARS])
     return text if len(text) <= _TEXT_CHARS else text[:_TEXT_CHARS] + " ..."
 
 

@@ -74,10 +74,11 @@ def _signature(entry: dict) -> Signature:
 def match(event: Event) -> tuple[Signature, dict[str, str]] | None:
     """The first signature that fits the event, with the numbers it finds in the text.
 
-    The line alone is tried first, then the line with its wrapped continuations.
+    The line alone is tried first, then the line with its wrapped continuations, then the code
+    that an exception's innermost frame quotes.
     """
     quiet = event.line.level in ("INFO", "DEBUG")
-    for text in (event.line.body, *event.joined):
+    for text in (event.line.body, *event.joined, event.source_line):
         text = text[:_LONGEST_SEARCHED]
         loud = bool(event.exception) or "Value error," in text
         for signature in _candidates(text, quiet, loud):

@@ -62,7 +62,9 @@ class Attempt:
             case "cap":
                 return self._keep("cap", hit)
             case "outer" | "shutdown" | "harmless":
-                self.ruled_out.setdefault(signature.id, hit)
+                known = self.ruled_out.setdefault(signature.id, hit)
+                if hit.exception and not known.exception:  # not the code line that raises it
+                    self.ruled_out[signature.id] = hit
                 self.outer |= signature.role == "outer"
                 self.failed |= signature.role == "outer" and not self.stopped
             case "failed":
@@ -103,9 +105,7 @@ class Attempt:
         self, event: Event, signature: Signature | None, cause: str, rank: int, numbers: dict
     ) -> Hit:
         source = (event.source_number, event.source_line)
-        return Hit(
-            self.file, event.line, signature, cause, rank, numbers, event.exception, source
-        )
+        return Hit(self.file, event.line, signature, cause, rank, numbers, event.exception, source)
 
     def ends_before(self, event: Event, matched: tuple[Signature, dict[str, str]] | None) -> bool:
         """Whether this event opens a new start after this one ended."""
@@ -123,11 +123,10 @@ def read_attempts(path: str) -> tuple[list[Attempt], int]:
     InputError
         If the file cannot be read.
     """
-    stream = open_log(path)
     attempts, count = [Attempt(path)], 1
     dull: set[str] = set()
     skip: set[str] = set()
-    with stream:
+    with open_log(path) as stream:
         for event in events(numbered_blocks(stream, path), skip):
             matched = match(event)
             if attempts[-1].ends_before(event, matched):
