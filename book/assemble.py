@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,8 +167,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python book/assemble.py SCENARIO", file=sys.stderr)
         return 2
+    start = time.monotonic()
     try:
-        first_page = build(arguments[0])
+        build(arguments[0])
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -176,7 +178,7 @@ def main(arguments: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    print(f"The book is at {os.path.relpath(first_page)}")
+    print(f"book: {time.monotonic() - start:.1f} s")
     return 0
 
 

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from kvpaper import data
+from kvpaper import data, evaluate
 from kvpaper.errors import InputError
 from kvpaper.scenario import Scenario, load
 
@@ -87,6 +87,7 @@ def inputs(scenario: Scenario, keys: tuple[str, ...]) -> dict[str, object]:
 
 def write_inputs(name: str) -> None:
     scenario = load(name)
+    evaluate.everything(scenario)  # what no formula can answer is refused before a kernel starts
     folder = ROOT / "build" / name / "inputs"
     folder.mkdir(parents=True, exist_ok=True)
     for path in notebooks():
@@ -143,7 +144,7 @@ def run(name: str, stem: str, given: list[str]) -> int:
 
     folder = ROOT / "build" / name
     done, failed = folder / "notebooks" / path.name, folder / "failed" / path.name
-    work = folder / "notebooks" / f".{stem}.{os.getpid()}.ipynb"
+    work = folder / "notebooks" / f".{stem}.ipynb"
     work.parent.mkdir(parents=True, exist_ok=True)
     failed.unlink(missing_ok=True)
     start = time.monotonic()
@@ -154,8 +155,9 @@ def run(name: str, stem: str, given: list[str]) -> int:
             values,
             progress_bar=False,
             cwd=FOLDER,
-            extra_arguments=["--log-level=ERROR"],  # of the kernel, which warns of its own socket
+            extra_arguments=["--log-level=CRITICAL"],  # of the kernel, which warns of its socket
         )
+        executed = without_times(nbformat.read(work, 4))
     except papermill.PapermillExecutionError as error:
         failed.parent.mkdir(parents=True, exist_ok=True)
         os.replace(work, failed)
@@ -165,10 +167,11 @@ def run(name: str, stem: str, given: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
+    except KeyboardInterrupt:
+        return 130
     finally:
-        executed = nbformat.read(work, 4) if work.exists() else None
         work.unlink(missing_ok=True)
-    write(done, nbformat.writes(without_times(executed)) + "\n")
+    write(done, nbformat.writes(executed) + "\n")
     print(f"{stem}: {time.monotonic() - start:.1f} s", flush=True)
     return 0
 

@@ -25,10 +25,11 @@ MAY_IMPORT = {
     "parallel": {"errors"},
     "redact": set(),
     "traces": {"data", "errors", "parallel"},
-    "reuse": {"data", "errors", "formulas", "models", "parallel", "traces"},
+    "reuse": {"data", "errors", "formulas", "models", "parallel", "traces", "units"},
     "diagnose": {"data", "errors", "redact", "units"},
     "lab": {"data", "errors", "redact", "units"},
     "answers": {"units"},
+    "tables": {"units"},
     "figures": {"data", "units"},
 }
 HEAVY = {"pandas", "scipy", "matplotlib", "seaborn", "numba", "pyarrow", "pydantic", "IPython"}
@@ -36,6 +37,9 @@ HEAVY_ALLOWED = {
     "scenario": {"pydantic"},
     "figures": {"matplotlib", "pandas", "seaborn"},
     "answers": {"pandas"},
+    "tables": {"pandas"},
+    "traces": {"numba"},
+    "reuse": {"numba"},
 }
 
 
