@@ -56,17 +56,18 @@ def _weigh(offsets, distances, sizes, blocks, block_tokens, rests, code, depth, 
 
 @numba.njit(cache=True)
 def _block_hits(starts, firsts, references, hits):
-    """The block rate from runs: each adds one to a span of distances."""
+    """The block rate from runs, each of which adds one to a span of distances."""
     cold = len(hits) - 1
     steps = np.zeros(cold + 1, np.int32)
     for run in range(len(starts)):
-        if firsts[run] < cold:
+        first = np.int64(firsts[run])
+        if first < cold:
             stop = starts[run + 1] if run + 1 < len(starts) else references
-            steps[firsts[run]] += 1
-            steps[firsts[run] + stop - starts[run]] -= 1
-    count, total = np.int64(0), np.int64(0)
+            steps[first] += 1
+            steps[first + stop - starts[run]] -= 1
+    share, count, total = 1.0 / max(references, 1), np.int64(0), np.int64(0)
     for capacity in range(cold + 1):
-        hits[capacity] = total / references
+        hits[capacity] = total * share
         count += steps[capacity]
         total += count
 
@@ -133,7 +134,7 @@ def hit_curve(
         distances = stack_distances(trace)
     if rate == "block":
         hits = np.empty(distances.cold + 1)
-        _block_hits(distances.starts, distances.firsts, max(distances.references, 1), hits)
+        _block_hits(distances.starts, distances.firsts, distances.references, hits)
         return Curve(rate, hits)
     hits = np.zeros(distances.cold + 1)
     held = trace.blocks_per_request

@@ -74,7 +74,19 @@ def _mark(tree, bits, start, stop):
 
 
 @numba.njit(cache=True)
-def _runs(offsets, blocks, unique, prefix, starts, firsts):
+def _clear(tree, bits, words, start, stop):
+    """Clears the bits of positions ``start`` to ``stop``."""
+    while start < stop:
+        word, within = start >> 6, start & 63
+        count = min(64 - within, stop - start)
+        mask = (~np.uint64(0) >> np.uint64(64 - count)) << np.uint64(within)
+        _add(tree, words, word, -_ones(bits[word] & mask))
+        bits[word] &= ~mask
+        start += count
+
+
+@numba.njit(cache=True)
+def _runs(offsets, blocks, unique, longest, prefix, starts, firsts):
     """Distances as runs: ``starts`` of a run and its first distance, which then rises by one.
 
     Each use gets a position on a line of time; a bit marks the last use of a block. A Fenwick
@@ -84,49 +96,60 @@ def _runs(offsets, blocks, unique, prefix, starts, firsts):
     """
     bits = np.zeros((len(blocks) >> 6) + 1, np.uint64)
     tree = np.empty(len(bits) + 1, starts.dtype)
-    after_last = np.zeros(unique, starts.dtype)  # 0: not used yet
+    # Two past the position of the last use, so that one below the least is no mark of any; 0: none.
+    two_after = np.zeros(unique, starts.dtype)
+    lows, highs = np.empty(longest, np.int64), np.empty(longest, np.int64)
     alive, runs, stop = 0, 0, np.uint64(0)
     for request in range(1, len(offsets)):
         start, stop = stop, np.uint64(offsets[request])
-        previous, distance, expected = np.int64(-2), np.int64(0), np.int64(-1)
+        stale, deepest = 0, np.int64(-1)
         i = start
         while i < stop:
-            position = np.int64(after_last[blocks[i]]) - 1
-            if position < 0:
-                distance = unique
-            elif position == previous - 1:
-                distance += 1
-            else:
-                distance = _younger(tree, bits, position, alive)
-            previous = position
-            reached = max(distance, expected - 1) if prefix else distance
-            if reached != expected and not (reached == unique and expected == unique + 1):
-                starts[runs], firsts[runs] = i, reached
-                runs += 1
-            expected = reached + 1
-            if prefix and reached == unique:
-                break
+            mark = np.int64(two_after[blocks[i]])
+            if mark == 0:
+                if deepest < unique:
+                    starts[runs], firsts[runs] = i, unique
+                    runs += 1
+                deepest = unique
+                i += _ONE
+                if prefix:
+                    break
+                continue
+            distance = _younger(tree, bits, mark - 2, alive)
+            highs[stale] = mark - 1
+            first = i
             i += _ONE
-        words = _mark(tree, bits, np.int64(start), np.int64(stop))
-        word, mask = np.int64(0), np.uint64(0)
-        use, i = start, stop
-        while i > start:
-            i -= _ONE
-            position = np.int64(after_last[blocks[i]]) - 1
-            use += _ONE
-            after_last[blocks[i]] = use
+            mark -= 1
+            while i < stop and two_after[blocks[i]] == mark:
+                mark -= 1
+                i += _ONE
+            lows[stale] = mark - 1
+            stale += 1
+            # What a deeper block before it keeps out of reach is no nearer than that block.
+            while prefix and distance < deepest and first < i:
+                starts[runs], firsts[runs] = first, deepest
+                runs += 1
+                first += _ONE
+                distance += 1
+            if first < i:
+                starts[runs], firsts[runs] = first, distance
+                runs += 1
+                deepest = distance + np.int64(i - first) - 1
+        before = np.int64(start)
+        words = _mark(tree, bits, before, np.int64(stop))
+        for run in range(stale):
+            _clear(tree, bits, words, lows[run], highs[run])
+        use, j = before + 1, stop
+        while j > start:
+            j -= _ONE
+            position = np.int64(two_after[blocks[j]]) - 2
+            use += 1
+            two_after[blocks[j]] = use
             if position < 0:
                 alive += 1
-                continue
-            if position >> 6 != word:
-                if mask:
-                    bits[word] &= ~mask
-                    _add(tree, words, word, -_ones(mask))
-                word, mask = position >> 6, np.uint64(0)
-            mask |= _ONE << np.uint64(position & 63)
-        if mask:
-            bits[word] &= ~mask
-            _add(tree, words, word, -_ones(mask))
+            elif j >= i or position >= before:
+                # Known but behind a first use, or used twice in this request.
+                _clear(tree, bits, words, position, position + 1)
     return runs
 
 
@@ -174,7 +197,9 @@ def stack_distances(trace: BlockTrace) -> Distances:
     starts = np.empty(trace.references, trace.blocks.dtype)
     firsts = np.empty(trace.references, trace.blocks.dtype)
     unique = trace.unique_blocks
-    runs = _runs(trace.offsets, _unsigned(trace), unique, trace.prefix, starts, firsts)
+    longest = int(trace.blocks_per_request.max(initial=0))
+    blocks = _unsigned(trace)
+    runs = _runs(trace.offsets, blocks, unique, longest, trace.prefix, starts, firsts)
     return Distances(starts[:runs], firsts[:runs], trace.references, unique)
 
 

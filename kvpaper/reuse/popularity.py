@@ -6,7 +6,7 @@ import numpy as np
 
 from kvpaper.traces.block_trace import BlockTrace
 
-_CUTOFFS = 30
+_CUTOFFS = 12
 _LEAST_TAIL = 50
 
 
@@ -39,7 +39,7 @@ class Popularity:
     rivals: dict[str, float]
 
 
-def fit_popularity(trace: BlockTrace, resamples: int = 100, seed: int = 0) -> Popularity | None:
+def fit_popularity(trace: BlockTrace, resamples: int = 50, seed: int = 0) -> Popularity | None:
     """Fit the number of uses per block by the method of Clauset, Shalizi and Newman.
 
     None where fewer than fifty blocks are used twice or more.
