@@ -83,23 +83,26 @@ def sizes(scenario: Scenario) -> Rows:
 
 
 def _attention_flops(model: models.Model, new_tokens: float, cached_tokens: float) -> float:
-    """Work of attention in one prefill pass over all groups of layers [FLOP]."""
-    # Scores take 2 d and weighted values 2 d_v a pair and head, so the mean width stands for both.
-    width = (model.qk_head_dim + model.v_head_dim) / 2
-    return sum(
-        float(
-            recovery.attention_flops(
-                new_tokens,
-                cached_tokens,
-                group.layers,
-                model.query_heads,
-                width,
-                math.inf if group.window_tokens is None else group.window_tokens,
+    """Work of attention in one prefill pass over all groups of layers [FLOP].
+
+    Latent attention is counted in the cheaper of its two forms.
+    """
+    work = 0.0
+    for group in model.groups:
+        at = (new_tokens, cached_tokens, group.layers, model.query_heads)
+        if group.kind == "mla":
+            latent, rope = model.kv_lora_rank, model.qk_rope_head_dim
+            expanded = (latent, model.qk_head_dim - rope, rope, model.v_head_dim)
+            work += min(
+                recovery.mla_attention_flops(*at, *expanded),
+                recovery.mla_absorbed_attention_flops(*at, latent, rope),
             )
-        )
-        for group in model.groups
-        if group.kind in ("full", "window", "mla")
-    )
+        elif group.kind in ("full", "window"):
+            # Scores take 2 d and weighted values 2 d_v a pair and head: the mean width is both.
+            width = (model.qk_head_dim + model.v_head_dim) / 2
+            window = math.inf if group.window_tokens is None else group.window_tokens
+            work += recovery.attention_flops(*at, width, window)
+    return float(work)
 
 
 def _prefill_time(scenario: Scenario, new_tokens: float, cached_tokens: float) -> float:

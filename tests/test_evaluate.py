@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from kvpaper import evaluate, results, scenario
+from kvpaper import evaluate, models, results, scenario
 from kvpaper.errors import InputError
 from kvpaper.formulas import capacity
 
@@ -184,6 +184,16 @@ class TestModels:
             rows, "break_even_interval_s", element="bf16", **at
         )
         assert ratio == pytest.approx(2)
+
+    def test_work_of_attention_by_hand(self):
+        dense, latent = models.load("llama-3.1-8b"), models.load("deepseek-v3")
+        assert evaluate._attention_flops(dense, 2, 1) == 4 * 32 * 32 * 128 * (2 + 3)
+        expanded = 2 * 61 * 128 * ((192 + 128) * (2 + 3) + 512 * (128 + 128) * 1)
+        absorbed = 2 * 61 * 128 * (2 * 512 + 64) * (2 + 3)
+        assert evaluate._attention_flops(latent, 2, 1) == min(expanded, absorbed)
+        long = evaluate._attention_flops(latent, 4096, 4096)
+        pairs = 4096 * 4096 + 4096 * 4097 / 2
+        assert long == 2 * 61 * 128 * ((192 + 128) * pairs + 512 * 256 * 4096)
 
     def test_windows_bend_the_curve(self):
         rows = evaluate.cache_sizes(["gpt-oss-120b"], [64, 128, 1128])

@@ -58,8 +58,9 @@ class Model:
     """What a model caches, and what other formulas need to know of it.
 
     State elements are those of one sequence over all layers. ``qk_head_dim`` and ``v_head_dim``
-    are the widths over which one query head scores and sums. ``kv_dtype`` is the configuration's
-    own KV setting. What is not stated is None.
+    are the widths over which one query head scores and sums; ``kv_lora_rank`` and
+    ``qk_rope_head_dim`` are those of a latent cache. ``kv_dtype`` is the configuration's own KV
+    setting. What is not stated is None.
     """
 
     name: str
@@ -70,6 +71,8 @@ class Model:
     query_heads: int | None = None
     qk_head_dim: int | None = None
     v_head_dim: int | None = None
+    kv_lora_rank: int | None = None
+    qk_rope_head_dim: int | None = None
     hidden_size: int | None = None
     max_context_tokens: int | None = None
     experts: int | None = None
@@ -112,6 +115,8 @@ def from_config(config: dict[str, Any], name: str, where: str) -> Model:
         query_heads=heads,
         qk_head_dim=qk_head_dim,
         v_head_dim=v_head_dim,
+        kv_lora_rank=settings.count("kv_lora_rank", 0, least=0) or None,
+        qk_rope_head_dim=settings.count("qk_rope_head_dim", 0, least=0),
         hidden_size=settings.count("hidden_size"),
         max_context_tokens=settings.fact("max_context_tokens"),
         experts=settings.fact("experts"),
