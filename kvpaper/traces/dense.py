@@ -70,7 +70,7 @@ def dense_ids(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     first : array, shape (U,)
         Index of the first appearance of each number.
     """
-    kind = np.int32 if len(raw) < 2**31 else np.int64
+    kind = np.int32 if len(raw) < 2**31 - 2 else np.int64
     dense, first = np.empty(len(raw), kind), np.empty(len(raw), kind)
     if not len(raw):
         return dense, first
