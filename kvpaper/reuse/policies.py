@@ -52,6 +52,21 @@ def records(trace: BlockTrace) -> np.ndarray:
     return made
 
 
+def named(text: str | None) -> list[str]:
+    """Policies of a list with commas.
+
+    Raises
+    ------
+    InputError
+        For one that is not known.
+    """
+    names = [name.strip().lower() for name in text.split(",")] if text else []
+    for name in names:
+        if name not in POLICIES:
+            raise InputError("--policy", repr(name), "one of " + ", ".join(POLICIES))
+    return names
+
+
 def policy_rates(
     trace: BlockTrace, policies: list[str], capacities_blocks: list[int]
 ) -> list[dict[str, float]]:
@@ -60,11 +75,8 @@ def policy_rates(
     Raises
     ------
     InputError
-        For a policy of another name, or where libCacheSim is not installed.
+        Where libCacheSim is not installed.
     """
-    unknown = [name for name in policies if name not in POLICIES]
-    if unknown:
-        raise InputError("--policy", unknown[0], "one of " + ", ".join(POLICIES))
     try:
         import libcachesim
     except ImportError:

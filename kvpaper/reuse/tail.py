@@ -60,6 +60,19 @@ class Tail:
     def preferred(self) -> str:
         return min(self.rivals, key=self.rivals.get)
 
+    def summary(self) -> dict:
+        """What the command tells of the fit."""
+        return {
+            "beta": self.law.beta,
+            "beta_low": self.beta_low,
+            "beta_high": self.beta_high,
+            "r2": self.law.r2,
+            "range_blocks": self.law.range_blocks,
+            "elasticity": self.law.thirds,
+            "preferred": self.preferred,
+            "rivals_aicc": self.rivals,
+        }
+
 
 def even_points(
     capacities: np.ndarray, hits: np.ndarray, ceiling: float
