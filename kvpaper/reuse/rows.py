@@ -91,6 +91,16 @@ def curve_rows(trace: BlockTrace) -> list[Row]:
         at_s = np.geomspace(known[0], known[-1], 100)
         share = np.searchsorted(intervals_s, at_s, "right") / len(intervals_s)
         rows += _many("reuse_share", "interval_s", at_s, share)
+    for capacity in curves.log_spaced(block.saturation_blocks, 13).tolist():
+        shares = timers.write_shares(trace, block, capacity)
+        for share, value in shares.items():
+            rows.append(_row(f"{share}_share", value, capacity_blocks=capacity))
+    told = bool((trace.session >= 0).all())
+    gaps_s = fleet.turn_gaps(trace, None if told else fleet.inferred_sessions(trace))
+    if len(gaps_s):
+        shares = np.linspace(0.1, 0.9, 9).round(1)
+        sessions = "told" if told else "inferred"
+        rows += _many("turn_gap_s", "share", shares, np.quantile(gaps_s, shares), sessions=sessions)
     return rows
 
 

@@ -55,7 +55,16 @@ class Batch:
     skipped: int = 0
     damages: list[Damage] = field(default_factory=list)
 
+    def damaged(self, part: Part, error: DamagedError) -> None:
+        self.skipped += 1
+        if len(self.damages) < _DAMAGES_KEPT:
+            damage = Damage(str(part.path), self.lines, error.found, error.expected)
+            self.damages.append(damage)
+
     def extend(self, requests: list[Request], place: str) -> None:
+        """Adds requests of one row; ``place`` tells apart ids that hold within the row only."""
+        if requests and requests[0].scope is not None:
+            self.scopes.append(requests[0].scope)
         for request in requests:
             key = request.session, request.parent
             ids = request.ids
@@ -141,20 +150,21 @@ def recognise(path: Path, options: Options, strict: bool) -> Part:
             continue
         if isinstance(row, dict):
             rows.append(row)
-    part = Part(path, "jsonl", generic or readers.recognised(iter(rows)), options, strict)
     if first is None:
         raise InputError(str(path), "no lines", "a trace")
+    part = Part(path, "jsonl", generic or readers.recognised(rows), options, strict)
     if part.format and rows:
+        readers.tokenizer(options.tokenizer)  # refused here, not in a process that parses
         return part
     if any(len(row) == 2 and "token_length" in row for row in rows):
         return replace(part, container="sizes")
     if first[:1] in b"{[" and not rows:
-        found = readers.recognised(iter(_document(path)[:_LINES_SNIFFED]))
+        found = readers.recognised(_document(path)[:_LINES_SNIFFED])
         if generic or found:
             return replace(part, container="json", format=generic or found)
     elif not rows:
         header = tuple(next(csv.reader([first.decode("utf-8-sig", "replace")])))
-        found = readers.recognised(iter([dict.fromkeys(header)]))
+        found = readers.recognised([dict.fromkeys(header)])
         if generic or found:
             return replace(part, container="csv", format=generic or found, header=header)
     known = ", ".join(known.name for known in readers.FORMATS)
@@ -171,7 +181,7 @@ def _recognise_parquet(path: Path, options: Options, strict: bool) -> Part:
         raise InputError(str(path), f"a damaged Parquet file ({error})"[:200], "Parquet") from None
     if PARQUET_KEY in (schema.metadata or {}):
         return Part(path, "block trace", None, options, strict)
-    found = readers.recognised(iter([dict.fromkeys(schema.names)]))
+    found = readers.recognised([dict.fromkeys(schema.names)])
     if not (options.columns or found):
         raise InputError(str(path), f"columns {', '.join(schema.names)}", "--columns for them")
     kind = readers.GENERIC if options.columns else found
@@ -202,28 +212,25 @@ def _rows(part: Part) -> Iterator[dict | DamagedError | None]:
         for batch in pq.ParquetFile(part.path).iter_batches(4096):
             yield from batch.to_pylist()
     else:
-        if part.container == "csv":
-
-            def parse(line: bytes) -> object:
-                values = next(csv.reader([line.decode()]))
-                return dict(zip(part.header, values, strict=False))
-        else:
-            parse = orjson.loads
-        for number, line in enumerate(lines(part.path, part.start, part.stop)):
+        heading = bool(part.header) and not part.start
+        for line in lines(part.path, part.start, part.stop):
             if isinstance(line, DamagedError):
                 yield line
-            elif not line.strip() or (part.header and not part.start and not number):
+            elif heading or not line.strip():
+                heading = False
                 yield None
             else:
-                try:
-                    row = parse(line)
-                except (ValueError, csv.Error) as error:
-                    row = DamagedError(f"{line[:40]!r} ({error})", "a row of JSON or CSV")
-                yield (
-                    row
-                    if isinstance(row, dict | DamagedError)
-                    else DamagedError(f"{line[:40]!r}", "an object")
-                )
+                yield _row(line, part.header)
+
+
+def _row(line: bytes, header: tuple[str, ...]) -> dict | DamagedError:
+    try:
+        if header:
+            return dict(zip(header, next(csv.reader([line.decode()])), strict=False))
+        row = orjson.loads(line)
+    except (ValueError, csv.Error) as error:
+        return DamagedError(f"{line[:40]!r} ({error})", "a row of JSON or CSV")
+    return row if isinstance(row, dict) else DamagedError(f"{line[:40]!r}", "an object")
 
 
 def parse(part: Part) -> Batch:
@@ -233,7 +240,6 @@ def parse(part: Part) -> Batch:
         batch.lines += 1
         if row is None:
             continue
-        place = f"{part.path}:{part.start}:{batch.lines}"
         try:
             if isinstance(row, DamagedError):
                 raise row
@@ -244,20 +250,16 @@ def parse(part: Part) -> Batch:
             requests = part.format.read(row, part.options)
             if "block_size" in row:
                 batch.block_tokens.add(readers.count(row, "block_size"))
-        except (DamagedError, KeyError, StopIteration) as error:
-            if not isinstance(error, DamagedError):
-                error = DamagedError(f"no {error}", f"a row of {part.format.name}")
-            batch.skipped += 1
-            if len(batch.damages) < _DAMAGES_KEPT:
-                batch.damages.append(
-                    Damage(str(part.path), batch.lines, error.found, error.expected)
-                )
-            if part.strict:
-                break
-            continue
-        batch.extend(requests, place)
-        if requests and requests[0].scope is not None:
-            batch.scopes.append(requests[0].scope)
+        except DamagedError as error:
+            batch.damaged(part, error)
+        except (KeyError, StopIteration) as error:
+            batch.damaged(part, DamagedError(f"no {error}", "a row like the first"))
+        except (TypeError, AttributeError, ValueError) as error:
+            batch.damaged(part, DamagedError(f"{error}", "a row like the first"))
+        else:
+            batch.extend(requests, f"{part.path}:{part.start}:{batch.lines}")
+        if part.strict and batch.damages:
+            break
     return batch.packed()
 
 

@@ -217,7 +217,7 @@ def prompt_text(row: dict, options: Options) -> list[Request]:
         prompt = "".join(_message(part) for part in prompt)
     if not isinstance(prompt, str):
         raise DamagedError("no prompt", "text under input, prompt or messages")
-    tokens = list(_tokenizer(options.tokenizer)(prompt))
+    tokens = list(tokenizer(options.tokenizer)(prompt))
     size, parent, ids = options.block_tokens or 16, b"", array("q")
     for start in range(0, len(tokens), size):
         block = "\x1f".join(map(str, tokens[start : start + size]))
@@ -262,7 +262,7 @@ def date_s(text: str) -> float:
 
 
 @cache
-def _tokenizer(name: str) -> Callable[[str], Iterable]:
+def tokenizer(name: str) -> Callable[[str], Iterable]:
     """Tokens of a text. The built-in one cuts words into pieces of four letters: no download."""
     if name == "builtin":
         return re.compile(r" ?[^\W\d_]{1,4}|\d{1,3}|\s+|[^\w\s]|_").findall
@@ -271,10 +271,10 @@ def _tokenizer(name: str) -> Callable[[str], Iterable]:
     except ImportError:
         raise InputError("--tokenizer", "no library for it", "pip install tokenizers") from None
     try:
-        tokenizer = Tokenizer.from_file(name)
+        loaded = Tokenizer.from_file(name)
     except Exception as error:  # the library raises bare Exception
         raise InputError("--tokenizer", f"{name} ({error})", "a tokenizer.json") from None
-    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+    return lambda text: loaded.encode(text, add_special_tokens=False).ids
 
 
 def azure(row: dict, options: Options) -> list[Request]:

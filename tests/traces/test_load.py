@@ -160,6 +160,26 @@ def test_prompt_text_is_hashed_with_its_parent(tmp_path):
     assert chats.unique_blocks == chats.references // 2
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"created": 5, "messages": 7},
+        {"created": 5, "messages": ["x", 3]},
+        {"created": 5, "prompt": "x", "usage": [1]},
+        {"created": 5, "prompt": "x", "response": "y"},
+        {"created": 5, "request": "x"},
+        {"created": "soon", "prompt": "x"},
+        {"prompt": "x"},
+        {"timestamp": {}, "input": "x"},
+    ],
+)
+def test_damaged_prompts_are_damage(tmp_path, row):
+    good = {"created": 5, "prompt": "x"}
+    path = written(tmp_path, "\n".join(map(json.dumps, [good, row])))
+    reading = read_trace([path])
+    assert (reading.trace.requests, reading.skipped_lines) == (1, 1)
+
+
 def test_azure_knows_arrivals_only_and_says_so(tmp_path):
     path = written(
         tmp_path,
@@ -248,6 +268,7 @@ DAMAGED = {
     "not UTF-8": b'{"timestamp": 1, "x": "\xff\xfe"}\n',
     "zero bytes inside": b"\x00\x00\x00\n",
     "deep nesting": "[" * 5000 + "\n",
+    "ids in an object of another kind": mooncake({"hash_ids": {"sys_prompt": 3}}),
 }
 
 
