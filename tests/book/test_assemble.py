@@ -162,6 +162,6 @@ def test_a_whole_book_takes_the_place_of_the_one_before_it(small, capsys, monkey
         (folder / left_over).parent.mkdir(parents=True)
         (folder / left_over).write_text("of an earlier build")
     assert assemble.main(["mine"]) == 0
-    assert capsys.readouterr().out.endswith("book/_build/mine/html/index.html\n")
+    assert capsys.readouterr().out.startswith("book: ")
     assert [path.name for path in folder.iterdir()] == ["html"]
     assert [path.read_text() for path in (folder / "html").iterdir()] == ["the new book"]
