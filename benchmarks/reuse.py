@@ -165,6 +165,7 @@ def scale(references: int, folder: Path) -> dict:
         "ceiling": curve.ceiling,
         "read_s": read_s,
         "total_s": time.perf_counter() - start,
+        "processor_s": _processor_s(),
         "peak_bytes": _peak_bytes(),
     }
 
@@ -190,6 +191,12 @@ def sample(references: int, every: int) -> dict:
         "total_s": time.perf_counter() - start,
         "peak_bytes": _peak_bytes(),
     }
+
+
+def _processor_s() -> float:
+    """Processor time of this process and its children, generation of the log included if made."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _peak_bytes() -> int:

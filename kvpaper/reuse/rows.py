@@ -1,6 +1,7 @@
 """Rows of the chapter on reuse: every derived curve of one trace, for the table of results."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ from kvpaper.formulas.pooling import pooled_gain
 from kvpaper.reuse import curve as curves
 from kvpaper.reuse import fleet, optimum, tail, timers
 from kvpaper.reuse.distances import reuse_intervals, stack_distances
+from kvpaper.traces import fetch
 from kvpaper.traces.block_trace import BlockTrace
+from kvpaper.traces.load import read_trace
 
 Row = dict[str, Any]
 
@@ -60,6 +63,20 @@ def reuse_rows(
     return [row | {"trace": name, "trace_sha256": sha256} for row in rows]
 
 
+def public_rows(folder: Path = fetch.FOLDER, break_even_s: tuple[float, ...] = ()) -> list[Row]:
+    """Rows of every public trace that is at hand in ``folder``, as fetched from its publisher.
+
+    The checksum is that of the file of requests.
+    """
+    rows = []
+    for name, files in fetch.TRACES.items():
+        path = fetch.fetched(name, folder)
+        if path is not None:
+            trace = read_trace([path]).trace
+            rows += reuse_rows(trace, name, files[0].sha256, break_even_s)
+    return rows
+
+
 def curve_rows(trace: BlockTrace) -> list[Row]:
     """Counts, ceilings, curves, hull and reuse intervals of one trace."""
     counts = {
@@ -74,7 +91,7 @@ def curve_rows(trace: BlockTrace) -> list[Row]:
     distances = stack_distances(trace)
     for rate, ceiling in curves.ceilings(trace, distances).items():
         rows.append(_row("ceiling", ceiling, rate=rate))
-    capacities = curves.log_spaced(trace.unique_blocks, 200)
+    capacities = curves.log_spaced(trace.unique_blocks, 121)
     for rate in ("block", "token"):
         found = curves.hit_curve(trace, distances, rate)
         hits = found.at(capacities)
@@ -142,4 +159,3 @@ def _fleet_rows(trace: BlockTrace, block: curves.Curve, servers: tuple[int, ...]
             yield from _many(
                 "pooled_gain", "capacity_blocks", capacities[known], found.gain[known], **at
             )
-            yield from _many("split_hit_rate", "capacity_blocks", capacities, found.split, **at)
