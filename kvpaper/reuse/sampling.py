@@ -84,31 +84,34 @@ def _add(tree, position, amount):
 
 
 @numba.njit(cache=True)
-def _advance(counts, ids, prefix, every, seed, edges, table, line, scalars, histogram):
+def _advance(counts, ids, hot, prefix, every, seed, edges, table, line, scalars, histogram):
     """One chunk; ``scalars``: positions used, weight alive, blocks kept, references kept.
 
-    ``table`` is (keys, used, weight, last position), ``line`` is (tree, slot at a position).
+    ``hot`` is (keys, used), ``table`` (keys, used, weight, last position), ``line`` (tree, slot at
+    a position).
     ``histogram`` has a row for hot blocks, then a row a group; its last column takes first uses.
     """
     keys, used, weight, last = table
     tree, owner = line
     salt = mixed(np.int64(seed) + 1)
+    within = ~np.uint64(0) // np.uint64(every)
     kept = np.empty(counts.max() if len(counts) else 0, np.int64)
     begin = 0
     for request in range(len(counts)):
         found, deepest = 0, np.int64(0)
         for i in range(begin, begin + counts[request]):
             key = np.int64(ids[i])
-            slot = _slot(keys, used, key)
             share = mixed(np.uint64(key) ^ salt)
+            # Most blocks are neither: the small table of hot ones, which stays close, tells.
+            if share > within and not hot[1][_slot(hot[0], hot[1], key)]:
+                continue
+            slot = _slot(keys, used, key)
             if not used[slot]:
-                if share % np.uint64(every):
-                    continue
                 keys[slot], used[slot], weight[slot], last[slot] = key, True, every, -1
                 scalars[2] += 1
             row = 0
             if weight[slot] > 1 or every == 1:
-                row = 1 + np.int64((share >> np.uint64(32)) % np.uint64(histogram.shape[0] - 1))
+                row = 1 + np.int64(share % np.uint64(histogram.shape[0] - 1))
             distance = np.int64(2**62)
             if last[slot] >= 0:
                 distance, node = scalars[1], last[slot] + 1
@@ -217,6 +220,7 @@ def sampled_curve(
     for key in hot.tolist():
         place = _slot(table[0], table[1], key)
         table[0][place], table[1][place], table[2][place] = key, True, 1
+    hot_table = table[0].copy(), table[1].copy()
     scalars[2] = len(hot)
     for counts, ids in chunks():
         references += len(ids)
@@ -229,8 +233,9 @@ def sampled_curve(
                 _rebuilt(table, line, scalars, *fresh)
                 table, line = fresh
             _advance(
-                part_counts, part_ids, prefix, every, seed, edges, table, line, scalars, histogram
-            )
+                part_counts, part_ids, hot_table, prefix, every, seed, edges,
+                table, line, scalars, histogram,
+            )  # fmt: skip
     return _estimate(histogram, edges, every, references, scalars, len(hot))
 
 
