@@ -11,7 +11,7 @@ import pytest
 
 from kvpaper.errors import InputError
 from kvpaper.traces import lines as lines_module
-from kvpaper.traces import load
+from kvpaper.traces import parse
 from kvpaper.traces.block_trace import read_parquet, require_identity, write_parquet
 from kvpaper.traces.load import read_trace
 from kvpaper.traces.readers import Options
@@ -58,7 +58,7 @@ def test_parts_of_a_file_give_the_whole(tmp_path, monkeypatch):
     content = mooncake(*({"timestamp": i, "hash_ids": [i, i + 1]} for i in range(200)))
     path = written(tmp_path, content.replace("[50, 51]", "[50, x]"))
     whole = read_trace([path], processes=1)
-    monkeypatch.setattr(load, "PART_BYTES", 333)
+    monkeypatch.setattr(parse, "PART_BYTES", 333)
     parts = read_trace([path], processes=1)
     assert (parts.trace.blocks == whole.trace.blocks).all()
     assert (parts.trace.arrival_s == whole.trace.arrival_s).all()

@@ -1,0 +1,278 @@
+"""Files to batches of requests: recognise by content, parse in parts, count what is damaged."""
+
+import csv
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from kvpaper.errors import InputError
+from kvpaper.parallel import map_tasks
+from kvpaper.traces import readers
+from kvpaper.traces.block_trace import PARQUET_KEY
+from kvpaper.traces.lines import Damage, DamagedError, compression, lines, open_bytes
+from kvpaper.traces.readers import Format, Options, Request
+
+PART_BYTES = 32 * 2**20
+LARGEST_DOCUMENT_BYTES = 256 * 2**20
+DAMAGES_KEPT = 20
+_LINES_SNIFFED = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines of one file that one task parses."""
+
+    path: Path
+    container: str  # "jsonl", "json", "csv", "parquet" or "sizes"
+    format: Format | None
+    options: Options
+    strict: bool
+    start: int = 0
+    stop: int | None = None
+    header: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Batch:
+    """Requests of one part, ids as the log has them."""
+
+    arrival_s: array = field(default_factory=lambda: array("d"))
+    input_tokens: array = field(default_factory=lambda: array("q"))
+    output_tokens: array = field(default_factory=lambda: array("q"))
+    counts: array = field(default_factory=lambda: array("q"))
+    ids: array | np.ndarray = field(default_factory=lambda: array("q"))
+    sessions: list[tuple[str | None, str | None]] | None = None
+    sizes: dict[int, int] = field(default_factory=dict)
+    block_tokens: set[int] = field(default_factory=set)
+    scopes: list[str] = field(default_factory=list)
+    lines: int = 0
+    skipped: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+    def damaged(self, part: Part, error: DamagedError) -> None:
+        self.skipped += 1
+        if len(self.damages) < DAMAGES_KEPT:
+            damage = Damage(str(part.path), self.lines, error.found, error.expected)
+            self.damages.append(damage)
+
+    def extend(self, requests: list[Request], place: str) -> None:
+        """Adds requests of one row; ``place`` tells apart ids that hold within the row only."""
+        if requests and requests[0].scope is not None:
+            self.scopes.append(requests[0].scope)
+        for request in requests:
+            key = request.session, request.parent
+            ids = request.ids
+            if request.scope is not None:
+                key, ids = (place, None), _scoped(ids, place)
+            if key != (None, None) and self.sessions is None:
+                self.sessions = [(None, None)] * len(self.arrival_s)
+            if self.sessions is not None:
+                self.sessions.append(key)
+            self.arrival_s.append(request.arrival_s)
+            self.input_tokens.append(request.input_tokens)
+            self.output_tokens.append(request.output_tokens)
+            self.counts.append(len(ids))
+            self.ids.extend(ids)
+
+    def packed(self) -> "Batch":
+        """With ids as the narrowest array: what travels between processes."""
+        ids = np.frombuffer(self.ids, np.int64) if len(self.ids) else np.empty(0, np.int64)
+        if len(ids) and ids.min() >= -(2**31) and ids.max() < 2**31:
+            ids = ids.astype(np.int32)
+        self.ids = ids
+        return self
+
+
+def _scoped(ids: array, scope: str) -> array:
+    """Ids that hold within ``scope`` only, told apart from those of any other."""
+    salt = int.from_bytes(hashlib.blake2b(scope.encode(), digest_size=8).digest())
+    spread = np.asarray(ids).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return array("q", (spread ^ np.uint64(salt)).tobytes())
+
+
+def expand(paths: Iterable[Path | str]) -> tuple[list[Path], set[Path]]:
+    """All files meant, folders opened; and those of them that a folder merely contains."""
+    files, found_in_folder = [], set()
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(
+                file
+                for file in path.rglob("*")
+                if file.is_file()
+                and not any(name.startswith(".") for name in file.relative_to(path).parts)
+            )
+            if not inside:
+                raise InputError(str(path), "an empty folder", "trace files")
+            files += inside
+            found_in_folder.update(inside)
+        elif path.exists():
+            files.append(path)
+        else:
+            raise InputError(str(path), "no such file", "a trace")
+    return files, found_in_folder
+
+
+def recognise(path: Path, options: Options, strict: bool) -> Part:
+    """How ``path`` is to be read, told by its content."""
+    if path.stat().st_size == 0:
+        raise InputError(str(path), "an empty file", "a trace")
+    with open(path, "rb") as file:
+        if file.read(4) == b"PAR1":
+            return _recognise_parquet(path, options, strict)
+    generic = readers.GENERIC if options.columns else None
+    rows, first = [], None
+    for line in islice(lines(path), _LINES_SNIFFED):
+        if isinstance(line, DamagedError) or not line.strip():
+            continue
+        first = first or line.strip()
+        if first.startswith(b"["):
+            break
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    if first is None:
+        raise InputError(str(path), "no lines", "a trace")
+    part = Part(path, "jsonl", generic or readers.recognised(rows), options, strict)
+    if part.format and rows:
+        readers.tokenizer(options.tokenizer)  # refused here, not in a process that parses
+        return part
+    if any(len(row) == 2 and "token_length" in row for row in rows):
+        return replace(part, container="sizes")
+    if first[:1] in b"{[" and not rows:
+        found = readers.recognised(_document(path)[:_LINES_SNIFFED])
+        if generic or found:
+            return replace(part, container="json", format=generic or found)
+    elif not rows:
+        header = tuple(next(csv.reader([first.decode("utf-8-sig", "replace")])))
+        found = readers.recognised([dict.fromkeys(header)])
+        if generic or found:
+            return replace(part, container="csv", format=generic or found, header=header)
+    known = ", ".join(known.name for known in readers.FORMATS)
+    raise InputError(f"{path}:1", f"{first[:60]!r}", f"one of {known}, or --columns")
+
+
+def _recognise_parquet(path: Path, options: Options, strict: bool) -> Part:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(str(path), f"a damaged Parquet file ({error})"[:200], "Parquet") from None
+    if PARQUET_KEY in (schema.metadata or {}):
+        return Part(path, "block trace", None, options, strict)
+    found = readers.recognised([dict.fromkeys(schema.names)])
+    if not (options.columns or found):
+        raise InputError(str(path), f"columns {', '.join(schema.names)}", "--columns for them")
+    kind = readers.GENERIC if options.columns else found
+    return Part(path, "parquet", kind, options, strict)
+
+
+def _document(path: Path) -> list[dict]:
+    """Rows of a file that is one JSON value."""
+    with open_bytes(path) as file:
+        content = file.read(LARGEST_DOCUMENT_BYTES + 1)
+    if len(content) > LARGEST_DOCUMENT_BYTES:
+        largest = f"at most {LARGEST_DOCUMENT_BYTES // 2**20} MiB, or JSON lines"
+        raise InputError(str(path), "a larger JSON document", largest)
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}", f"broken JSON ({error.msg})", "JSON") from None
+    return [row for row in (value if isinstance(value, list) else [value]) if isinstance(row, dict)]
+
+
+def _rows(part: Part) -> Iterator[dict | DamagedError | None]:
+    """Rows of a part, one item a line; None for a blank line."""
+    if part.container == "json":
+        yield from _document(part.path)
+    elif part.container == "parquet":
+        import pyarrow.parquet as pq
+
+        for batch in pq.ParquetFile(part.path).iter_batches(4096):
+            yield from batch.to_pylist()
+    else:
+        heading = bool(part.header) and not part.start
+        for line in lines(part.path, part.start, part.stop):
+            if isinstance(line, DamagedError):
+                yield line
+            elif heading or not line.strip():
+                heading = False
+                yield None
+            else:
+                yield _row(line, part.header)
+
+
+def _row(line: bytes, header: tuple[str, ...]) -> dict | DamagedError:
+    try:
+        if header:
+            return dict(zip(header, next(csv.reader([line.decode()])), strict=False))
+        row = orjson.loads(line)
+    except (ValueError, csv.Error) as error:
+        return DamagedError(f"{line[:40]!r} ({error})", "a row of JSON or CSV")
+    return row if isinstance(row, dict) else DamagedError(f"{line[:40]!r}", "an object")
+
+
+def parse(part: Part) -> Batch:
+    """Requests of one part; damaged lines are counted, their first ones kept."""
+    batch = Batch()
+    for row in _rows(part):
+        batch.lines += 1
+        if row is None:
+            continue
+        try:
+            if isinstance(row, DamagedError):
+                raise row
+            if part.container == "sizes":
+                item, tokens = readers.ragpulse_sizes(row)
+                batch.sizes[item] = tokens
+                continue
+            requests = part.format.read(row, part.options)
+            if "block_size" in row:
+                batch.block_tokens.add(readers.count(row, "block_size"))
+        except DamagedError as error:
+            batch.damaged(part, error)
+        except (KeyError, StopIteration) as error:
+            batch.damaged(part, DamagedError(f"no {error}", "a row like the first"))
+        except (TypeError, AttributeError, ValueError) as error:
+            batch.damaged(part, DamagedError(f"{error}", "a row like the first"))
+        else:
+            batch.extend(requests, f"{part.path}:{part.start}:{batch.lines}")
+        if part.strict and batch.damages:
+            break
+    return batch.packed()
+
+
+def split(part: Part) -> list[Part]:
+    """Parts of a plain file of lines that can be parsed apart; else the file itself."""
+    size = part.path.stat().st_size
+    if part.container not in ("jsonl", "csv") or size <= PART_BYTES or compression(part.path):
+        return [part]
+    starts = range(0, size, PART_BYTES)
+    return [replace(part, start=start, stop=min(start + PART_BYTES, size)) for start in starts]
+
+
+def read_batches(
+    parts: list[Part], processes: int | None = None, dask: str | None = None
+) -> Iterator[Batch]:
+    """Batches in the order of files and lines, damages with their true line."""
+    pieces = [piece for part in parts for piece in split(part)]
+    if dask is None and sum(part.path.stat().st_size for part in parts) < PART_BYTES:
+        processes = 1
+    lines_before: dict[Path, int] = {}
+    for piece, batch in zip(pieces, map_tasks(parse, pieces, processes, dask), strict=True):
+        before = lines_before.get(piece.path, 0)
+        lines_before[piece.path] = before + batch.lines
+        batch.damages = [replace(one, line=one.line + before) for one in batch.damages]
+        if piece.strict and batch.damages:
+            raise batch.damages[0].error()
+        yield batch
