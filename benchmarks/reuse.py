@@ -42,8 +42,13 @@ def least_s(function: Callable[[], object], runs: int) -> float:
     return min(times)
 
 
-def libcachesim_s(trace: BlockTrace, capacity_blocks: int, runs: int) -> tuple[float, float]:
-    """Seconds of one LRU capacity by its native reader, set-up apart; and its rate."""
+def libcachesim_s(
+    trace: BlockTrace, capacity_blocks: int, runs: int, **table: int
+) -> tuple[float, float]:
+    """Seconds of one LRU capacity by its native reader, set-up apart; and its rate.
+
+    Its hash table has 2**24 places unless ``hashpower`` says otherwise.
+    """
     import libcachesim
 
     rates, times = [], []
@@ -56,7 +61,7 @@ def libcachesim_s(trace: BlockTrace, capacity_blocks: int, runs: int) -> tuple[f
                 libcachesim.TraceType.ORACLE_GENERAL_TRACE,
                 libcachesim.ReaderInitParam(ignore_obj_size=True),
             )
-            cache = libcachesim.LRU(cache_size=capacity_blocks)
+            cache = libcachesim.LRU(cache_size=capacity_blocks, **table)
             start = time.perf_counter()
             missed, _ = cache.process_trace(reader)
             times.append(time.perf_counter() - start)
@@ -83,6 +88,7 @@ def peers(path: Path, capacity_blocks: int) -> dict:
     curve_s = least_s(lambda: hit_curve(trace, stack_distances(trace)), 30)
     replay_s = least_s(lambda: replay(trace, capacity_blocks), 30)
     theirs_s, reference = libcachesim_s(trace, capacity_blocks, 5)
+    small_s, _ = libcachesim_s(trace, capacity_blocks, 5, hashpower=16)
     points = log_spaced(trace.unique_blocks, 61)
     ours_s = least_s(lambda: hit_curve(read_trace([path], processes=1).trace).at(points), 5)
     simulator_s = kvcache_simulator_s(path, points.tolist(), 2)
@@ -95,11 +101,13 @@ def peers(path: Path, capacity_blocks: int) -> dict:
         "whole_curve_s": curve_s,
         "direct_replay_s": replay_s,
         "libcachesim_one_capacity_s": theirs_s,
+        "libcachesim_one_capacity_small_table_s": small_s,
         "from_jsonl_s": ours_s,
         "kvcache_simulator_from_jsonl_s": simulator_s,
         "kvcache_simulator_capacities": len(points),
         "direct_replay_over_curve": replay_s / curve_s,
         "libcachesim_over_curve": theirs_s / curve_s,
+        "libcachesim_small_table_over_curve": small_s / curve_s,
         "kvcache_simulator_over_ours": simulator_s / ours_s,
         "versions": {
             name: version(name) for name in ("libcachesim", "kvcache-simulator", "numba", "numpy")
