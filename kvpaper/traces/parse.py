@@ -61,24 +61,21 @@ class Batch:
             damage = Damage(str(part.path), self.lines, error.found, error.expected)
             self.damages.append(damage)
 
-    def extend(self, requests: list[Request], place: str) -> None:
-        """Adds requests of one row; ``place`` tells apart ids that hold within the row only."""
+    def extend(self, requests: list[Request], part: Part) -> None:
+        """Adds the requests of one row."""
         if requests and requests[0].scope is not None:
             self.scopes.append(requests[0].scope)
+            requests = _scoped(requests, f"{part.path}:{part.start}:{self.lines}")
         for request in requests:
-            key = request.session, request.parent
-            ids = request.ids
-            if request.scope is not None:
-                key, ids = (place, None), _scoped(ids, place)
-            if key != (None, None) and self.sessions is None:
+            if request.session is not None and self.sessions is None:
                 self.sessions = [(None, None)] * len(self.arrival_s)
             if self.sessions is not None:
-                self.sessions.append(key)
+                self.sessions.append((request.session, request.parent))
             self.arrival_s.append(request.arrival_s)
             self.input_tokens.append(request.input_tokens)
             self.output_tokens.append(request.output_tokens)
-            self.counts.append(len(ids))
-            self.ids.extend(ids)
+            self.counts.append(len(request.ids))
+            self.ids.extend(request.ids)
 
     def packed(self) -> "Batch":
         """With ids as the narrowest array: what travels between processes."""
@@ -89,11 +86,15 @@ class Batch:
         return self
 
 
-def _scoped(ids: array, scope: str) -> array:
-    """Ids that hold within ``scope`` only, told apart from those of any other."""
-    salt = int.from_bytes(hashlib.blake2b(scope.encode(), digest_size=8).digest())
-    spread = np.asarray(ids).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return array("q", (spread ^ np.uint64(salt)).tobytes())
+def _scoped(requests: list[Request], place: str) -> list[Request]:
+    """Requests of a row whose ids hold within it only, told apart from those of any other row."""
+    salt = np.uint64(int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest()))
+    scoped = []
+    for request in requests:
+        spread = np.asarray(request.ids).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        ids = array("q", (spread ^ salt).tobytes())
+        scoped.append(request._replace(ids=ids, session=place, parent=None))
+    return scoped
 
 
 def expand(paths: Iterable[Path | str]) -> tuple[list[Path], set[Path]]:
@@ -246,7 +247,7 @@ def parse(part: Part) -> Batch:
         except (TypeError, AttributeError, ValueError) as error:
             batch.damaged(part, DamagedError(f"{error}", "a row like the first"))
         else:
-            batch.extend(requests, f"{part.path}:{part.start}:{batch.lines}")
+            batch.extend(requests, part)
         if part.strict and batch.damages:
             break
     return batch.packed()
