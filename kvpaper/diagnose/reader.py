@@ -32,10 +32,12 @@ GATE = re.compile(
     r"|L(?:LM engine|LM (?:API )?server|IBC)|-(?:default args|kill)|O(?:verriding num|OM|utOfRes)"
     r"|C(?:reating v|annot |UDA capab|UDA err|aught sig)|\[shutdown\] (?:API|EngineCore: tr)"
     r"|Received SIG|GiB\) on|=(?:137|9/K)|There appear|Illegal inst|Bus err|Value err|HIP err"
-    r"|ja: err"
+    r"|ja: err|Minimum cap|Min\. cap"
 )
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|#033\[[0-9;]*m|\[\d{1,2}(?:;\d{1,3}){0,4}m|#015|\r")
+_ANSI = re.compile(
+    r"(?:\x1b|ESC)\[[0-9;?]*[A-Za-z]|#033\[[0-9;]*m|\[\d{1,2}(?:;\d{1,3}){0,4}m|#015|\r"
+)
 _STRAIGHT = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\xa0": " ", "\x00": None})
 
 _TAG = re.compile(r"\s?\((?P<process>[A-Za-z][^()]{0,60}?),? pid=\d+[^()]{0,60}\)(?= |$)")
@@ -64,8 +66,9 @@ _HEAD = re.compile(
     r"|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \["
 )
 EXCEPTION = re.compile(
-    r"^(?:\s|\w+: )?\s*(?P<type>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Failed|Exit"
-    r"|Interrupt|Timeout|OutOfResources|NotFound)\w*)(?:\([^()]{0,80}\))?(?::|$)"
+    r"^(?:\s|\w+: )?\s*(?P<type>(?:[A-Za-z_]\w*\.){0,8}_?[A-Z]\w*(?:Error|Exception|Failed|Exit"
+    r"|Interrupt|Timeout|OutOfResources|NotFound)\w*|(?:[a-z_]\w*\.){1,8}[A-Z]\w*[a-z]\w*(?=: ))"
+    r"(?:\([^()]{0,80}\))?(?::|$)"
 )
 _FRAME = re.compile(r'File "[^"]{1,300}", line')
 _CARETS = re.compile(r"^[\s~^]*$")
@@ -120,7 +123,7 @@ def role_of(process: str) -> str:
 
 def clean(text: str) -> str:
     """A line without colours, carriage returns, NULs and typographic quotes."""
-    if "\x1b" in text or "[0m" in text or "\r" in text or "#0" in text:
+    if "\x1b" in text or "[0" in text or "\r" in text or "#0" in text:
         text = _ANSI.sub("", text)
     return text if text.isascii() and "\x00" not in text else text.translate(_STRAIGHT)
 

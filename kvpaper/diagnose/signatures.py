@@ -10,6 +10,7 @@ from kvpaper.diagnose.reader import Event
 
 RANKS = {"high": 3, "medium": 2, "low": 1}
 _LONGEST_SEARCHED = 4096
+_SENTENCE = re.compile(r"(?!File )[A-Z][\w'-]*,? [\w'\"`(<{]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,11 @@ def match(event: Event) -> tuple[Signature, dict[str, str]] | None:
     that an exception's innermost frame quotes.
     """
     quiet = event.line.level in ("INFO", "DEBUG")
+    logged = event.line.level in ("ERROR", "CRITICAL") and _SENTENCE.match(event.line.body)
+    told = bool(event.exception or logged)
     for text in (event.line.body, *event.joined, event.source_line):
         text = text[:_LONGEST_SEARCHED]
-        loud = bool(event.exception) or "Value error," in text
+        loud = told or "Value error," in text
         for signature in _candidates(text, quiet, loud):
             if signature.frames and not signature.frames.search(event.frames):
                 continue

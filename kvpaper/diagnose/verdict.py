@@ -148,6 +148,11 @@ def _degrades(hit: Hit) -> bool:
     return hit.signature is not None and hit.signature.role == "degraded"
 
 
+def _needs_failure(hit: Hit) -> bool:
+    """Whether the line alone does not tell that a start failed."""
+    return hit.line.level == "WARNING" or (hit.signature is not None and hit.signature.failed)
+
+
 def cause_hits(attempts: Iterable[Attempt]) -> list[Hit]:
     """The hits that may be the cause, the likeliest first.
 
@@ -160,7 +165,7 @@ def cause_hits(attempts: Iterable[Attempt]) -> list[Hit]:
         kept[0]
         for attempt in attempts
         for kept in attempt.hits.values()
-        if kept[0].cause and (failed or kept[0].signature is None or not kept[0].signature.failed)
+        if kept[0].cause and (failed or not _needs_failure(kept[0]))
     ]
     return sorted(hits, key=lambda hit: -hit.rank)
 
