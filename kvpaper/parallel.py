@@ -42,7 +42,7 @@ def map_tasks(
     if dask is not None:
         yield from _on_dask(function, tasks, dask)
         return
-    processes = processes or len(os.sched_getaffinity(0))
+    processes = processes or _cores()
     if processes == 1:
         yield from map(function, tasks)
         return
@@ -53,6 +53,12 @@ def map_tasks(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         yield from _in_order(lambda task: pool.submit(function, task), tasks, 2 * processes)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _on_dask(
