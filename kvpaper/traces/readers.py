@@ -112,18 +112,15 @@ def integers(values: object) -> array:
 def _integer(value: object) -> int:
     if isinstance(value, str):
         try:
-            value = int(value, 0)
+            value = int(value, 16 if value[:2] in ("0x", "0X") else 10)
         except ValueError:
             raise DamagedError(f"block id {value!r:.40}", "an integer") from None
     if isinstance(value, bool) or not isinstance(value, int):
         raise DamagedError(f"block id {value!r:.40}", "an integer of at most 64 bits")
-    return value if -(2**63) <= value < 2**63 else _digest(str(value).encode())
-
-
-def _digest(data: bytes, parent: bytes = b"") -> int:
-    return int.from_bytes(
-        hashlib.blake2b(parent + data, digest_size=8).digest(), "little", signed=True
-    )
+    if -(2**63) <= value < 2**63:
+        return value
+    folded = hashlib.blake2b(str(value).encode(), digest_size=8).digest()
+    return int.from_bytes(folded, "little", signed=True)
 
 
 def _text(value: object) -> str | None:

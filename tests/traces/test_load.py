@@ -232,7 +232,7 @@ def test_a_selection_numbers_its_blocks_anew(tmp_path):
 
 ODD_BUT_GOOD = {
     "numbers as text": mooncake({"timestamp": "7", "input_length": "600"}),
-    "ids as text": mooncake({"hash_ids": ["7", "0x9"]}),
+    "ids as text": mooncake({"hash_ids": ["7", "0x9", "010"]}),
     "blank lines": "\n  \n" + mooncake({}) + "\n",
     "huge ids": mooncake({"hash_ids": [2**63 + 5, -(2**40)]}),
     "an empty request": mooncake({"input_length": 0, "hash_ids": []}, {}),
