@@ -30,13 +30,13 @@ GATE = re.compile(
     r"|A(?:n attempt|pplication startup|vg prompt|vailable routes|ccess to model)"
     r"|S(?:ystem will|tarting vLLM|hutting down|IG[KBI])|U(?:vicorn running|CX)|\(profile, cr"
     r"|L(?:LM engine|LM (?:API )?server|IBC)|-(?:default args|kill)|O(?:verriding num|OM|utOfRes)"
-    r"|C(?:reating v|annot |UDA capab|UDA err|aught sig)|\[shutdown\] (?:API|EngineCore: tr)"
-    r"|Received SIG|GiB\) on|=(?:137|9/K)|There appear|Illegal inst|Bus err|Value err|HIP err"
-    r"|ja: err|Minimum cap|Min\. cap"
+    r"|C(?:reating v|annot |UDA capab|UDA err|uda fail|aught sig)"
+    r"|\[shutdown\] (?:API|EngineCore: tr)|Received SIG|GiB\) on|=(?:137|9/K)|There appear|Illegal inst|Bus err|Value err|HIP err"
+    r"|ja: err|Min(?:imum|\.) cap|Try increas"
 )
 
 _ANSI = re.compile(
-    r"(?:\x1b|ESC)\[[0-9;?]*[A-Za-z]|#033\[[0-9;]*m|\[\d{1,2}(?:;\d{1,3}){0,4}m|#015|\r"
+    r"(?:\x1b|ESC|\^\[)\[[0-9;?]*[A-Za-z]|#033\[[0-9;]*m|\[\d{1,2}(?:;\d{1,3}){0,4}m|#015|\r"
 )
 _STRAIGHT = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\xa0": " ", "\x00": None})
 
