@@ -207,3 +207,23 @@ def measured(records: list[dict], wanted: list[dict]) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def incident(facts: dict, verdict: dict, reports: pd.DataFrame) -> str:
+    """What is known of the failed starts, and what the same message stands for elsewhere."""
+    starts = facts["starts"]
+    told = (
+        "the log that was kept cannot tell"
+        if verdict["cause"] == "insufficient"
+        else f"the log that was kept shows {verdict['cause']} ({verdict['confidence']} confidence)"
+    )
+    total = int(reports.value.sum())
+    by_process = reports.groupby("process").value.sum()
+    seen_outside = int(by_process.get("api_server", 0))
+    return (
+        f"On {facts['date']} the engine was started {len(starts)} times on {facts['gpu']} and "
+        f"{facts['samples']} samples were taken; of the cause, {told}. Among "
+        f"{_counted(total, 'public report')} read for this chapter there are "
+        f"{reports['class'].nunique()} classes of cause; in {seen_outside} of them the deciding "
+        "line stood in the process that prints the outer message."
+    )

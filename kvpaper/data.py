@@ -1,7 +1,9 @@
 """Where the data of this repository lies, in a checkout or beside an installed package."""
 
+import csv
 import difflib
 from pathlib import Path
+from typing import Any
 
 from kvpaper.errors import InputError
 
@@ -30,3 +32,16 @@ def named(folder: str, name: str, suffix: str = ".yaml") -> Path:
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     kind = folder.rstrip("s")
     raise InputError(kind, f"{name!r}", f"a file or one of {', '.join(known)}{hint}")
+
+
+def table(path: str) -> list[dict[str, str]]:
+    """Rows of the CSV file ``data/<path>``, as text."""
+    with (FOLDER / path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def mapping(path: str) -> dict[str, Any]:
+    """The YAML file ``data/<path>``, plain values only."""
+    import yaml
+
+    return yaml.safe_load((FOLDER / path).read_text(encoding="utf-8"))

@@ -1,6 +1,5 @@
 """Tabulated H200 latencies: read from ``data/latency``, interpolated, never extended."""
 
-import csv
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -86,5 +85,4 @@ def prefill_table(name: str) -> PrefillTable:
 @lru_cache
 def instances() -> dict[str, dict[str, str]]:
     """Rows of ``data/latency/kv.csv`` by table: model, GPUs per instance, cache that fits."""
-    with (data.FOLDER / "latency" / "kv.csv").open(newline="", encoding="utf-8") as file:
-        return {row["name"]: row for row in csv.DictReader(file)}
+    return {row["name"]: row for row in data.table("latency/kv.csv")}

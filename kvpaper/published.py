@@ -3,9 +3,7 @@
 ``data/published.csv`` has one row a figure: quantity, arguments, value, tolerance, source.
 """
 
-import csv
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvpaper import data, models, scenario
@@ -16,7 +14,6 @@ from kvpaper.results import Row
 if TYPE_CHECKING:
     import pandas
 
-PATH = data.FOLDER / "published.csv"
 _UNAVAILABLE = {"bailian_a": "the trace is not redistributable"}
 
 
@@ -24,10 +21,9 @@ class Missing(Exception):
     """The figure needs data that is not here; the text says which and why."""
 
 
-def figures(path: Path = PATH) -> list[dict[str, str]]:
+def figures() -> list[dict[str, str]]:
     """The rows of the table, as text."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return data.table("published.csv")
 
 
 def arguments(row: dict[str, str]) -> dict[str, str]:
@@ -79,7 +75,7 @@ def reproduced(row: dict[str, str]) -> float:
         raise Missing("the trace has not been fetched: make traces")
     if row["quantity"] not in FORMULAS:
         known = ", ".join(FORMULAS)
-        raise InputError(f"{PATH.name}: quantity", repr(row["quantity"]), f"one of {known}")
+        raise InputError("published.csv: quantity", repr(row["quantity"]), f"one of {known}")
     return float(FORMULAS[row["quantity"]](**given))
 
 

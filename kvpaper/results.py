@@ -7,7 +7,8 @@ published rows differ. A file carries no time, host or commit, so that a rerun g
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,20 @@ def write_answer(text: str, scenario: str, stem: str) -> Path:
     temporary.write_text(text + "\n", encoding="utf-8")
     os.replace(temporary, path)
     return path
+
+
+def counted(rows: Iterable[Mapping[str, str]], by: Sequence[str]) -> list[Row]:
+    """How many published reports there are for each combination of the columns in ``by``."""
+    counts = Counter(tuple(row[name] for name in by) for row in rows)
+    return [
+        {
+            "quantity": "reports",
+            "kind": "published",
+            "value": count,
+            **dict(zip(by, key, strict=True)),
+        }
+        for key, count in sorted(counts.items())
+    ]
 
 
 def jsonable(rows: Iterable[Row]) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Records of measurements in ``data/measured``: one JSON file each, added and never changed."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
     return found
 
 
-def wanted(folder: Path = FOLDER) -> list[dict[str, str]]:
+def wanted() -> list[dict[str, str]]:
     """What is to be measured: the instrument, the formula that it tests, how it is reported."""
-    with (folder / "wanted.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return data.table("measured/wanted.csv")
