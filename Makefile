@@ -52,6 +52,10 @@ book: paper ## Build the book from the executed notebooks
 lab: $(ENV) ## Open JupyterLab on the sources
 	$(BIN)/jupyter lab --notebook-dir=notebooks
 
+.PHONY: traces
+traces: $(ENV) ## Fetch the public traces from their publishers, by checksum
+	$(BIN)/python -m kvpaper.traces.fetch
+
 .PHONY: lint
 lint: $(ENV) ## Check style, and that notebooks are committed without outputs
 	$(BIN)/ruff check .

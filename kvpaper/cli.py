@@ -9,6 +9,7 @@ import sys
 from typing import Any, NoReturn
 
 from kvpaper.errors import InputError
+from kvpaper.reuse import command
 
 # Each handler imports what it needs, so that --help stays fast.
 
@@ -35,6 +36,18 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         return 0
     print(evaluate.render(rows))
     return 0
+
+
+def _diagnose(arguments: argparse.Namespace) -> int:
+    from kvpaper import diagnose
+
+    return diagnose.main(arguments.logs, arguments.json)
+
+
+def _reuse(arguments: argparse.Namespace) -> int:
+    from kvpaper.reuse import command
+
+    return command.run(arguments)
 
 
 def _schema(arguments: argparse.Namespace) -> int:
@@ -94,6 +107,20 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("scenario", metavar="SCENARIO", help="a name in data/scenarios or a file")
     evaluate.add_argument("--json", action="store_true")
     evaluate.set_defaults(run=_evaluate)
+
+    reuse = commands.add_parser("reuse", help="hit rates, tail and capacity from a request log")
+    command.add_arguments(reuse)
+    reuse.set_defaults(run=_reuse)
+
+    diagnose = commands.add_parser(
+        "diagnose",
+        help="why an engine did not start",
+        description="The cause of a failed start, the line that proves it, and what to do next.",
+        epilog="Exit codes: 0 a cause, 3 the log cannot tell, 4 healthy or degraded, 2 unreadable.",
+    )
+    diagnose.add_argument("logs", nargs="+", metavar="LOG", help="files, folders or -")
+    diagnose.add_argument("--json", action="store_true")
+    diagnose.set_defaults(run=_diagnose)
 
     schema = commands.add_parser("schema", help="JSON Schema of a scenario, for editors")
     schema.set_defaults(run=_schema)

@@ -109,12 +109,13 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
         horizon = timers.horizon_warning(trace, arguments.break_even)
         warnings += [horizon] if horizon else []
     if arguments.figure:
-        from kvpaper import figures_reuse, results
+        from kvpaper import results
+        from kvpaper.figures import reuse as figures
         from kvpaper.reuse.rows import curve_rows
 
         name = Path(arguments.traces[0]).stem
         table = results.table(row | {"trace": name} for row in curve_rows(trace))
-        figures_reuse.save_to(figures_reuse.curve(table), arguments.figure)
+        figures.save_to(figures.curve(table), arguments.figure)
     return _finite(answer)
 
 

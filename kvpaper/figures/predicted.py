@@ -1,97 +1,27 @@
-"""Rows to figures, in one style. What a mark means is the kind of its row.
-
-Lines and bars are predicted, open circles simulated, crosses tabulated, filled points measured,
-diamonds published. Colours are the colour-blind safe set of Okabe and Ito.
-"""
-
-import os
-from pathlib import Path
+"""Figures of what the formulas predict: chapters 00 to 40."""
 
 import matplotlib
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from kvpaper import data, units
-
-matplotlib.use("agg")
-
-FOLDER = data.FOLDER.parent / "figures"
-TIER_NAMES = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remote (RDMA)"}
-TIER_COLOURS = {"hbm": "#D55E00", "dram": "#0072B2", "nvme": "#009E73", "remote": "#CC79A7"}
-POOL_NAMES = {"one": "one pool", "disaggregated": "disaggregated"}
-MARKS = {"simulated": "o", "tabulated": "x", "measured": "o", "published": "D"}
-INK = "#222222"
-_TIME_UNITS = ("us", "ms", "s", "min", "hour", "day", "year")
-_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
-
-
-def _axes(height: float = 3.6, **grid):
-    """A figure that fits a phone: 5.6 inches wide at 10 points."""
-    sns.set_theme(
-        context="paper",
-        style="ticks",
-        rc=matplotlib.rcParamsDefault
-        | {
-            "font.size": 10,
-            "axes.labelsize": 10,
-            "axes.titlesize": 10,
-            "xtick.labelsize": 9,
-            "ytick.labelsize": 9,
-            "legend.fontsize": 9,
-            "legend.frameon": False,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.edgecolor": INK,
-            "svg.hashsalt": "kvpaper",
-            "figure.constrained_layout.use": True,
-        },
-    )
-    figure = Figure(figsize=(5.6, height), layout="constrained")
-    return figure, figure.subplots(**grid)
-
-
-def _time(seconds: float) -> str:
-    return units.text(seconds, _TIME_UNITS).replace("us", "µs") if seconds else "0"
-
-
-def _label(axis, text) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _as_time(axis) -> None:
-    _label(axis, _time)
-
-
-def _as_bytes(axis) -> None:
-    _label(axis, lambda value: units.text(value, _BYTE_UNITS))
-
-
-def _as_tokens(axis) -> None:
-    _label(axis, lambda value: f"{value / 1024:g}k" if value >= 1024 else f"{value:g}")
-
-
-def save(figure: Figure, scenario: str, name: str) -> Path:
-    """Write ``figures/<scenario>/<name>`` as svg and png, the same bytes on every run."""
-    folder = FOLDER / scenario
-    folder.mkdir(parents=True, exist_ok=True)
-    for suffix, options in (
-        ("svg", {"metadata": {"Date": None, "Creator": None}}),
-        ("png", {"metadata": {"Software": None}, "dpi": 200}),
-    ):
-        temporary = folder / f".{name}.{os.getpid()}.{suffix}"
-        with matplotlib.rc_context({"svg.hashsalt": "kvpaper"}):
-            figure.savefig(temporary, **options)
-        os.replace(temporary, folder / f"{name}.{suffix}")
-    return folder / f"{name}.svg"
+from kvpaper.figures.style import (
+    INK,
+    POOL_NAMES,
+    TIER_COLOURS,
+    TIER_NAMES,
+    as_bytes,
+    as_time,
+    as_tokens,
+    panels,
+    time,
+)
 
 
 def kv_bytes(rows: pd.DataFrame) -> Figure:
     """Cache of one sequence against context length; models with the same line share its name."""
-    figure, axes = _axes(5.0)
+    figure, axes = panels(5.0)
     lines = rows.pivot(index="tokens", columns="model", values="value")
     names: dict[tuple[float, ...], list[str]] = {}
     for model in lines:
@@ -105,8 +35,8 @@ def kv_bytes(rows: pd.DataFrame) -> Figure:
         axes.plot(lines.index, curve, color=shade, linewidth=1.6)
     axes.xaxis.set_major_locator(LogLocator(4, numticks=12))
     axes.xaxis.set_minor_locator(NullLocator())
-    _as_tokens(axes.xaxis)
-    _as_bytes(axes.yaxis)
+    as_tokens(axes.xaxis)
+    as_bytes(axes.yaxis)
     axes.margins(x=0)
     heights = _apart(np.log10([curve[-1] for curve in curves]), axes, 11)
     for curve, shade, height in zip(curves, shades, heights, strict=True):
@@ -138,13 +68,13 @@ def _apart(heights: np.ndarray, axes, points: float) -> np.ndarray:
 
 def recovery_chart(rows: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """Time to recover 1 GB by tier, the gap between slowest and fastest marked."""
-    figure, axes = _axes(2.9)
+    figure, axes = panels(2.9)
     times = rows[rows.quantity == "fetch_time_s"].sort_values("value", ascending=False)
     places = np.arange(len(times))
     axes.barh(places, times.value, color=[TIER_COLOURS[tier] for tier in times.tier], height=0.55)
     printed = dict(zip(published.tier, published.value, strict=True))
     for place, tier, value in zip(places, times.tier, times.value, strict=True):
-        axes.annotate(_time(value), (value, place), (9, 0), textcoords="offset points", va="center")
+        axes.annotate(time(value), (value, place), (9, 0), textcoords="offset points", va="center")
         if tier in printed:
             axes.plot(printed[tier], place, "D", color="white", markeredgecolor=INK, markersize=6)
     axes.set_yticks(places, [TIER_NAMES[tier] for tier in times.tier])
@@ -162,7 +92,7 @@ def recovery_chart(rows: pd.DataFrame, published: pd.DataFrame) -> Figure:
     )
     axes.set(xscale="log", xlabel="time to recover 1 GB of KV cache", ylim=(-0.5, len(times)))
     axes.set_xlim(times.value.min() / 4, times.value.max() * 8)
-    _as_time(axes.xaxis)
+    as_time(axes.xaxis)
     if printed:
         axes.plot([], [], "D", color="white", markeredgecolor=INK, label="published by the paper")
         figure.legend(loc="outside lower center")
@@ -171,7 +101,7 @@ def recovery_chart(rows: pd.DataFrame, published: pd.DataFrame) -> Figure:
 
 def recovery_lengths(rows: pd.DataFrame, crossovers: pd.DataFrame) -> Figure:
     """Recovery time against prefix length: each tier, recomputing, and where they cross."""
-    figure, axes = _axes(3.8)
+    figure, axes = panels(3.8)
     for tier, line in rows[rows.quantity == "fetch_time_s"].groupby("tier", sort=False):
         axes.plot(line.tokens, line.value, color=TIER_COLOURS[tier], label=TIER_NAMES[tier])
     line = rows[rows.quantity == "recompute_time_s"]
@@ -192,15 +122,15 @@ def recovery_lengths(rows: pd.DataFrame, crossovers: pd.DataFrame) -> Figure:
     )
     axes.xaxis.set_major_locator(LogLocator(4, numticks=12))
     axes.xaxis.set_minor_locator(NullLocator())
-    _as_tokens(axes.xaxis)
-    _as_time(axes.yaxis)
+    as_tokens(axes.xaxis)
+    as_time(axes.yaxis)
     axes.legend(loc="upper left")
     return figure
 
 
 def slack(rows: pd.DataFrame, slo_s: float) -> Figure:
     """What the target leaves for a fetch against prefix length, and the tiers below it."""
-    figure, axes = _axes(4.0)
+    figure, axes = panels(4.0)
     left = rows[rows.quantity == "ttft_slack_s"]
     for pool, style in (("one", "--"), ("disaggregated", "-")):
         line = left[left.pool == pool]
@@ -226,14 +156,14 @@ def slack(rows: pd.DataFrame, slo_s: float) -> Figure:
     axes.set(xlabel="prefix [tokens]", ylabel="time", ylim=(0, slo_s * 1.25))
     axes.margins(x=0)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    _as_time(axes.yaxis)
+    as_time(axes.yaxis)
     figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
 def break_even(rows: pd.DataFrame, working_set_bytes: float) -> Figure:
     """Break-even capacity against the tail exponent, both branches, with the band of prices."""
-    figure, axes = _axes(3.8)
+    figure, axes = panels(3.8)
     low, high = working_set_bytes * 1e-5, working_set_bytes * 1e5
     sizes = rows[rows.quantity == "break_even_bytes"]
     for tier, part in sizes.groupby("tier", sort=False):
@@ -258,7 +188,7 @@ def break_even(rows: pd.DataFrame, working_set_bytes: float) -> Figure:
         ylabel="break-even capacity",
     )
     axes.margins(x=0)
-    _as_bytes(axes.yaxis)
+    as_bytes(axes.yaxis)
     axes.legend(loc="lower left")
     return figure
 
@@ -267,11 +197,11 @@ def intervals(rows: pd.DataFrame) -> Figure:
     """Break-even interval by model, from the shortest to the longest prefix; panel by tier."""
     rows = rows[rows.quantity == "break_even_interval_s"]
     tiers, models = list(dict.fromkeys(rows.tier)), list(dict.fromkeys(rows.model))
-    figure, panels = _axes(1.0 + 1.75 * len(tiers), nrows=len(tiers), sharex=True, squeeze=False)
+    figure, each = panels(1.0 + 1.75 * len(tiers), nrows=len(tiers), sharex=True, squeeze=False)
     elements = list(dict.fromkeys(rows.element))
     ends = f"{rows.tokens.min() / 1024:g}k to {rows.tokens.max() / 1024:g}k tokens"
     colours = dict(zip(elements, ("#0072B2", "#E69F00"), strict=False))
-    for axes, tier in zip(panels[:, 0], tiers, strict=True):
+    for axes, tier in zip(each[:, 0], tiers, strict=True):
         for place, element in enumerate(elements):
             for row, model in enumerate(models):
                 at = (rows.tier == tier) & (rows.element == element) & (rows.model == model)
@@ -291,7 +221,7 @@ def intervals(rows: pd.DataFrame) -> Figure:
         axes.set_xscale("log")
     axes.set_xticks([60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400])
     axes.xaxis.set_minor_locator(NullLocator())
-    _as_time(axes.xaxis)
+    as_time(axes.xaxis)
     axes.set_xlabel("break-even interval")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center")
     return figure
@@ -299,7 +229,7 @@ def intervals(rows: pd.DataFrame) -> Figure:
 
 def one_disk(rows: pd.DataFrame, slack_s: float) -> Figure:
     """One prefix, one disk, several models: fetch (predicted) against prefill (tabulated)."""
-    figure, axes = _axes(3.0)
+    figure, axes = panels(3.0)
     models = list(dict.fromkeys(rows.model))
     places = dict(zip(models, range(len(models)), strict=True))
     for model, part in rows.groupby("model", sort=False):
@@ -328,7 +258,7 @@ def one_disk(rows: pd.DataFrame, slack_s: float) -> Figure:
     axes.set_yticks(range(len(models)), models)
     axes.set(xscale="log", xlabel="time for the prefix", ylim=(-0.5, len(models)))
     axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5), numticks=12))
-    _as_time(axes.xaxis)
+    as_time(axes.xaxis)
     axes.plot(
         [],
         [],
@@ -348,27 +278,5 @@ def one_disk(rows: pd.DataFrame, slack_s: float) -> Figure:
         label="fetch, too slow",
     )
     axes.plot([], [], "x", color=INK, label="recompute (tabulated)")
-    figure.legend(loc="outside lower center", ncols=3)
-    return figure
-
-
-def taxonomy(rows: pd.DataFrame) -> Figure:
-    """Public reports by cause, stacked by the process that wrote the deciding line."""
-    counts = rows.pivot_table(index="class", columns="process", values="value", aggfunc="sum")
-    counts = counts.fillna(0).loc[counts.sum(axis=1).sort_values().index]
-    processes = counts.sum().sort_values(ascending=False).index
-    figure, axes = _axes(1.4 + 0.24 * len(counts))
-    left = np.zeros(len(counts))
-    palette = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", INK)
-    for process, colour in zip(processes, palette, strict=False):
-        width = counts[process].to_numpy()
-        names = [name.replace("_", " ") for name in counts.index]
-        axes.barh(
-            names, width, left=left, color=colour, height=0.7, label=process.replace("_", " ")
-        )
-        left += width
-    axes.set(xlabel="public reports")
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.margins(y=0.01)
     figure.legend(loc="outside lower center", ncols=3)
     return figure

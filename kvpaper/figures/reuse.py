@@ -1,4 +1,4 @@
-"""Figures of the chapter on reuse, each from its rows, in the style of :mod:`kvpaper.figures`."""
+"""Figures of reuse: chapter 50, each from its rows."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from kvpaper.figures import INK, TIER_COLOURS, TIER_NAMES, _as_time, _axes
+from kvpaper.figures.style import INK, TIER_COLOURS, TIER_NAMES, as_time, panels
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 _ROUTINGS = ("random", "round robin", "least loaded", "session", "prefix")
@@ -19,7 +19,7 @@ def _each_trace(rows: pd.DataFrame):
 
 def curve(rows: pd.DataFrame, tiers: dict[str, float] | None = None) -> Figure:
     """Block hit rate against capacity with its upper hull; ``tiers`` are marked, in blocks."""
-    figure, axes = _axes()
+    figure, axes = panels()
     for name, part, colour in _each_trace(rows):
         hits = part[(part.quantity == "hit_rate") & (part.rate == "block")]
         upper = part[(part.quantity == "hull_hit_rate") & (part.capacity_blocks > 0)]
@@ -37,7 +37,7 @@ def curve(rows: pd.DataFrame, tiers: dict[str, float] | None = None) -> Figure:
 
 def elasticity(rows: pd.DataFrame) -> Figure:
     """Local elasticity of the block hit rate; a power law would be a level line, the fitted one."""
-    figure, axes = _axes()
+    figure, axes = panels()
     for name, part, colour in _each_trace(rows):
         line = part[part.quantity == "elasticity"]
         axes.plot(
@@ -55,7 +55,7 @@ def elasticity(rows: pd.DataFrame) -> Figure:
 
 def intervals(rows: pd.DataFrame, break_even_s: dict[str, float] | None = None) -> Figure:
     """Share of references that come within an interval of the last use of their block."""
-    figure, axes = _axes()
+    figure, axes = panels()
     for name, part, colour in _each_trace(rows):
         line = part[part.quantity == "reuse_share"]
         axes.plot(line.interval_s, line.value, color=colour, label=name.replace("_", " "))
@@ -65,14 +65,14 @@ def intervals(rows: pd.DataFrame, break_even_s: dict[str, float] | None = None) 
     axes.set(xscale="log", xlabel="reuse interval", ylabel="share of references", ylim=(0, None))
     axes.set_xticks([1e-3, 1, 60, 3600, 86400])
     axes.minorticks_off()
-    _as_time(axes.xaxis)
+    as_time(axes.xaxis)
     axes.legend(loc="upper left")
     return figure
 
 
 def optimum(rows: pd.DataFrame) -> Figure:
     """Optimum over the price ratio: the empirical one with its jumps, and the closed form."""
-    figure, axes = _axes()
+    figure, axes = panels()
     for name, part, colour in _each_trace(rows):
         found = part[part.quantity == "optimum_blocks"]
         label = name.replace("_", " ")
@@ -91,7 +91,7 @@ def optimum(rows: pd.DataFrame) -> Figure:
 
 def pooling(rows: pd.DataFrame, trace: str, servers: int) -> Figure:
     """Hit rate of one pooled cache over that of split ones, by routing; and the closed form."""
-    figure, axes = _axes()
+    figure, axes = panels()
     found = rows[
         (rows.quantity == "pooled_gain") & (rows.trace == trace) & (rows.servers == servers)
     ]

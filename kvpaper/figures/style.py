@@ -1,0 +1,87 @@
+"""One style for all figures. What a mark means is the kind of its row.
+
+Lines and bars are predicted, open circles simulated, crosses tabulated, filled points measured,
+diamonds published. Colours are the colour-blind safe set of Okabe and Ito.
+"""
+
+import os
+from pathlib import Path
+
+import matplotlib
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from kvpaper import data, units
+
+matplotlib.use("agg")
+
+FOLDER = data.FOLDER.parent / "figures"
+TIER_NAMES = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remote (RDMA)"}
+TIER_COLOURS = {"hbm": "#D55E00", "dram": "#0072B2", "nvme": "#009E73", "remote": "#CC79A7"}
+POOL_NAMES = {"one": "one pool", "disaggregated": "disaggregated"}
+MARKS = {"simulated": "o", "tabulated": "x", "measured": "o", "published": "D"}
+INK = "#222222"
+_TIME_UNITS = ("us", "ms", "s", "min", "hour", "day", "year")
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+
+
+def panels(height: float = 3.6, **grid):
+    """A figure that fits a phone: 5.6 inches wide at 10 points."""
+    sns.set_theme(
+        context="paper",
+        style="ticks",
+        rc=matplotlib.rcParamsDefault
+        | {
+            "font.size": 10,
+            "axes.labelsize": 10,
+            "axes.titlesize": 10,
+            "xtick.labelsize": 9,
+            "ytick.labelsize": 9,
+            "legend.fontsize": 9,
+            "legend.frameon": False,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.edgecolor": INK,
+            "svg.hashsalt": "kvpaper",
+            "figure.constrained_layout.use": True,
+        },
+    )
+    figure = Figure(figsize=(5.6, height), layout="constrained")
+    return figure, figure.subplots(**grid)
+
+
+def time(seconds: float) -> str:
+    return units.text(seconds, _TIME_UNITS).replace("us", "µs") if seconds else "0"
+
+
+def _label(axis, text) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def as_time(axis) -> None:
+    _label(axis, time)
+
+
+def as_bytes(axis) -> None:
+    _label(axis, lambda value: units.text(value, _BYTE_UNITS))
+
+
+def as_tokens(axis) -> None:
+    _label(axis, lambda value: f"{value / 1024:g}k" if value >= 1024 else f"{value:g}")
+
+
+def save(figure: Figure, scenario: str, name: str) -> Path:
+    """Write ``figures/<scenario>/<name>`` as svg and png, the same bytes on every run."""
+    folder = FOLDER / scenario
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix, options in (
+        ("svg", {"metadata": {"Date": None, "Creator": None}}),
+        ("png", {"metadata": {"Software": None}, "dpi": 200}),
+    ):
+        temporary = folder / f".{name}.{os.getpid()}.{suffix}"
+        with matplotlib.rc_context({"svg.hashsalt": "kvpaper"}):
+            figure.savefig(temporary, **options)
+        os.replace(temporary, folder / f"{name}.{suffix}")
+    return folder / f"{name}.svg"
