@@ -176,12 +176,12 @@ def _tables(blocks: int, positions: int) -> tuple[tuple, tuple]:
 def hottest(chunks: Chunks, most: int, share: float = HOT_SHARE) -> np.ndarray:
     """Ids of at most ``most`` blocks that take more than ``share`` of the references each.
 
-    Judged by a sample of requests, about two million references of each chunk at most.
+    Judged by a sample of requests, about half a million references of each chunk at most.
     """
     counted: dict[int, int] = {}
     total = 0
     for counts, ids in chunks():
-        step = max(1, len(ids) // 2_000_000)
+        step = max(1, len(ids) // 500_000)
         chosen = np.repeat(np.arange(len(counts)) % step == 0, counts)
         values, times = np.unique(ids[chosen], return_counts=True)
         total += int(times.sum())
@@ -229,7 +229,7 @@ def sampled_curve(
             need = int(scalars[0]) + len(part_ids)
             if need > len(line[1]) or 2 * (int(scalars[2]) + len(part_ids)) > len(table[0]):
                 kept = int(scalars[2]) + len(part_ids)
-                fresh = _tables(kept, 2 * kept)
+                fresh = _tables(kept, 3 * kept)
                 _rebuilt(table, line, scalars, *fresh)
                 table, line = fresh
             _advance(
