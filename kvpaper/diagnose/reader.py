@@ -31,8 +31,9 @@ GATE = re.compile(
     r"|S(?:ystem will|tarting vLLM|hutting down|IG[KBI])|U(?:vicorn running|CX)|\(profile, cr"
     r"|L(?:LM engine|LM (?:API )?server|IBC)|-(?:default args|kill)|O(?:verriding num|OM|utOfRes)"
     r"|C(?:reating v|annot |UDA capab|UDA err|uda fail|aught sig)"
-    r"|\[shutdown\] (?:API|EngineCore: tr)|Received SIG|GiB\) on|=(?:137|9/K)|There appear|Illegal inst|Bus err|Value err|HIP err"
-    r"|ja: err|Min(?:imum|\.) cap|Try increas"
+    r"|\[shutdown\] (?:API|EngineCore: tr)|Received SIG|GiB\) on"
+    r"|=(?:137|9/K)|There appear|Illegal inst|Bus err|Value err|HIP err|ja: err"
+    r"|Min(?:imum|\.) cap|Try increas"
 )
 
 _ANSI = re.compile(
