@@ -218,12 +218,13 @@ def incident(facts: dict, verdict: dict, reports: pd.DataFrame) -> str:
         else f"the log that was kept shows {verdict['cause']} ({verdict['confidence']} confidence)"
     )
     total = int(reports.value.sum())
-    by_process = reports.groupby("process").value.sum()
-    seen_outside = int(by_process.get("api_server", 0))
+    shown = reports[(reports["class"] != "insufficient") & (reports.process != "not_in_log")]
+    outside = int(shown[shown.process == "api_server"].value.sum())
     return (
         f"On {facts['date']} the engine was started {len(starts)} times on {facts['gpu']} and "
-        f"{facts['samples']} samples were taken; of the cause, {told}. Among "
-        f"{_counted(total, 'public report')} read for this chapter there are "
-        f"{reports['class'].nunique()} classes of cause; in {seen_outside} of them the deciding "
-        "line stood in the process that prints the outer message."
+        f"{facts['samples']} samples were taken; of the cause, {told}. Of "
+        f"{_counted(total, 'public report')} read for this chapter, {int(shown.value.sum())} hold "
+        f"the line that proves the cause; there are {shown['class'].nunique()} classes of it, and "
+        f"in {outside} of these reports the line stood in the process that prints the outer "
+        "message."
     )

@@ -24,7 +24,7 @@ def _cell(quantity: str, value: Any) -> str:
         return ""
     if not isinstance(value, int | float):
         return str(value)
-    if quantity in _YES_NO:
+    if quantity in _YES_NO or isinstance(value, bool):
         return "yes" if value else "no"
     for suffix, choices in _UNITS.items():
         if quantity.endswith(suffix):
