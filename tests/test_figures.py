@@ -1,0 +1,102 @@
+import re
+
+import numpy as np
+import pytest
+
+from kvpaper import evaluate, figures, published, results, scenario
+from kvpaper.figures import predicted, reports, style
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return scenario.load("paper")
+
+
+def drawn(paper):
+    """Every figure of the formulas and of the reports, by name."""
+    table = results.table
+    chart, lengths = evaluate.gigabyte_chart(paper), np.geomspace(256, 65536, 9)
+    reported = [{"class": "kv_cache", "process": "worker"}, {"class": "shm", "process": "worker"}]
+    return {
+        "kv_bytes": predicted.kv_bytes(
+            table(evaluate.cache_sizes(["gpt-oss-120b", "deepseek-v3", "kimi-k2"], [64, 1024]))
+        ),
+        "chart": predicted.recovery_chart(table(chart), published.fetch_times()),
+        "lengths": predicted.recovery_lengths(
+            table(evaluate.recoveries(paper, lengths)), table(evaluate.crossovers(paper))
+        ),
+        "slack": predicted.slack(
+            results.joined(evaluate.slacks(paper, lengths), evaluate.recoveries(paper, lengths)),
+            0.3,
+        ),
+        "break_even": predicted.break_even(
+            table(evaluate.capacities(paper, [0.2, 0.5, 0.8])), paper.workload.working_set_bytes
+        ),
+        "intervals": predicted.intervals(table(evaluate.intervals_by_model(paper))),
+        "one_disk": predicted.one_disk(table(evaluate.one_disk(paper)), 0.26),
+        "taxonomy": reports.taxonomy(table(results.counted(reported, ["class", "process"]))),
+    }
+
+
+def texts(figure):
+    figure.canvas.draw()
+    return [text.get_text() for text in figure.findobj(lambda part: hasattr(part, "get_text"))]
+
+
+def test_the_same_rows_give_the_same_bytes(paper, tmp_path, monkeypatch):
+    monkeypatch.setattr(style, "FOLDER", tmp_path)
+    for name, figure in drawn(paper).items():
+        figures.save(figure, "first", name)
+    for name, figure in drawn(paper).items():
+        figures.save(figure, "second", name)
+        for suffix in ("svg", "png"):
+            one, two = (
+                (tmp_path / run / f"{name}.{suffix}").read_bytes() for run in ("first", "second")
+            )
+            assert one == two, (name, suffix)
+    assert not list(tmp_path.rglob(".*"))
+    svg = (tmp_path / "first" / "chart.svg").read_text("utf-8")
+    assert not re.search(r"\d{4}-\d\d-\d\dT|dc:date", svg)
+
+
+def test_the_gap_and_the_printed_values_are_marked(paper):
+    said = texts(drawn(paper)["chart"])
+    assert "1,600x" in said
+    assert {"208 µs", "333 ms", "published by the paper"} <= set(said)
+
+
+def test_models_with_the_same_line_share_a_name(paper):
+    assert "DeepSeek-V3, Kimi-K2-Instruct" in texts(drawn(paper)["kv_bytes"])
+
+
+def test_colour_of_the_disk_follows_the_slack(paper):
+    rows = results.table(evaluate.one_disk(paper))
+    fast, slow = style.TIER_COLOURS["nvme"], style.TIER_COLOURS["hbm"]
+
+    def colours(slack_s):
+        lines = predicted.one_disk(rows, slack_s).axes[0].get_lines()
+        ticks = [line for line in lines if line.get_marker() == "|" and len(line.get_xdata())]
+        return [line.get_color() for line in ticks]
+
+    assert set(colours(-1.0)) == {slow}
+    assert {fast, slow} == set(colours(0.26))
+
+
+def test_text_is_large_enough_for_a_phone(paper):
+    """At 360 px a figure of 5.6 inches shrinks to 3.3: 8 points become 4.7, the least to read."""
+    for name, figure in drawn(paper).items():
+        figure.canvas.draw()
+        assert figure.get_figwidth() <= 5.6, name
+        sizes = [
+            text.get_fontsize()
+            for text in figure.findobj(lambda part: hasattr(part, "get_fontsize"))
+            if text.get_text() and "mathdefault" not in text.get_text()
+        ]
+        assert min(sizes) >= 8, name
+
+
+def test_bands_and_branches(paper):
+    figure = drawn(paper)["break_even"]
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    assert np.all(np.diff(lines["NVMe"]) > 0)
+    assert lines["host DRAM"][-1] < lines["host DRAM"][0]
