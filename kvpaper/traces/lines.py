@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import BinaryIO
 from kvpaper.errors import InputError
 
 LONGEST_LINE_BYTES = 64 * 2**20
+# What the decompressors raise; pyarrow's errors are kinds of OSError and ValueError.
+BROKEN_STREAM = (OSError, EOFError, ValueError, zlib.error)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -83,7 +86,7 @@ def lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes
                     position += len(rest)
                     overlong = bool(rest) and not rest.endswith(b"\n")
                     line = None
-            except (OSError, EOFError) as error:
+            except BROKEN_STREAM as error:
                 yield DamagedError(f"a stream that breaks off ({error})", "a whole file")
                 return
             if line is None:

@@ -15,7 +15,7 @@ from kvpaper.errors import InputError
 from kvpaper.parallel import map_tasks
 from kvpaper.traces import readers
 from kvpaper.traces.block_trace import PARQUET_KEY
-from kvpaper.traces.lines import Damage, DamagedError, compression, lines, open_bytes
+from kvpaper.traces.lines import BROKEN_STREAM, Damage, DamagedError, compression, lines, open_bytes
 from kvpaper.traces.readers import Format, Options, Request
 
 PART_BYTES = 32 * 2**20
@@ -153,12 +153,19 @@ def recognise(path: Path, options: Options, strict: bool) -> Part:
         if generic or found:
             return replace(part, container="json", format=generic or found)
     elif not rows:
-        header = tuple(next(csv.reader([first.decode("utf-8-sig", "replace")])))
+        header = _header(first)
         found = readers.recognised([dict.fromkeys(header)])
         if generic or found:
             return replace(part, container="csv", format=generic or found, header=header)
     known = ", ".join(known.name for known in readers.FORMATS)
     raise InputError(f"{path}:1", f"{first[:60]!r}", f"one of {known}, or --columns")
+
+
+def _header(line: bytes) -> tuple[str, ...]:
+    try:
+        return tuple(next(csv.reader([line.decode("utf-8-sig", "replace")])))
+    except csv.Error:
+        return ()
 
 
 def _recognise_parquet(path: Path, options: Options, strict: bool) -> Part:
@@ -180,8 +187,11 @@ def _recognise_parquet(path: Path, options: Options, strict: bool) -> Part:
 
 def _document(path: Path) -> list[dict]:
     """Rows of a file that is one JSON value."""
-    with open_bytes(path) as file:
-        content = file.read(LARGEST_DOCUMENT_BYTES + 1)
+    try:
+        with open_bytes(path) as file:
+            content = file.read(LARGEST_DOCUMENT_BYTES + 1)
+    except BROKEN_STREAM as error:
+        raise InputError(str(path), f"a stream that breaks off ({error})", "JSON") from None
     if len(content) > LARGEST_DOCUMENT_BYTES:
         largest = f"at most {LARGEST_DOCUMENT_BYTES // 2**20} MiB, or JSON lines"
         raise InputError(str(path), "a larger JSON document", largest)

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kvpaper.errors import InputError
 from kvpaper.traces import lines as lines_module
@@ -290,6 +292,41 @@ def test_files_that_are_no_trace_are_refused(tmp_path, content):
     with pytest.raises(InputError) as caught:
         read_trace([written(tmp_path, content)])
     assert "\n" not in str(caught.value)
+
+
+STARTS = [
+    mooncake({}, {}).encode(),
+    json.dumps(session("a")).encode(),
+    json.dumps(session("a"), indent=1).encode(),
+    b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,48,10\n",
+    json.dumps({"created": 5, "messages": [{"role": "user", "content": "x"}]}).encode(),
+    gzip.compress(mooncake({}, {}).encode()),
+    bytes(pa.compress(mooncake({}, {}).encode(), "zstd", asbytes=True)),
+    b"",
+]
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+@given(
+    start=st.sampled_from(STARTS),
+    changes=st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=6)), max_size=4),
+    end=st.binary(max_size=40),
+)
+def test_whatever_the_bytes_it_is_a_trace_or_one_clear_line(tmp_path, start, changes, end):
+    content = bytearray(start + end)
+    for place, put in changes:
+        content[place : place + len(put)] = put
+    path = written(tmp_path, bytes(content))
+    try:
+        trace = read_trace([path]).trace
+    except InputError as error:
+        message = str(error)
+    else:
+        message = ""
+        assert trace.requests == len(trace.offsets) - 1 > 0
+        assert trace.offsets[-1] == trace.references
+        assert (np.diff(trace.arrival_s) >= 0).all()
+    assert "\n" not in message
 
 
 def test_only_damage_is_an_error_with_its_line(tmp_path):
