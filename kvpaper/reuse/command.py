@@ -15,6 +15,7 @@ _OPTIONS = (
     ("--model", "M", str, "a model, to tell capacities in bytes and what a hit is worth"),
     ("--dtype", "D", str, "element of its KV cache"),
     ("--capacities", "C,...", str, "in blocks, or in bytes such as 100GB with --model"),
+    ("--tiers", "NAME=C,...", str, "capacities of a stack, fastest first; each tier's hits"),
     ("--policy", "P,...", str, "other policies too: fifo, s3fifo, sieve, belady, ..."),
     ("--sample", "R", float, "share of blocks to sample, such as 0.01"),
     ("--break-even", "S", float, "seconds; adds the table of timers"),
@@ -59,6 +60,7 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
 
     bytes_per_token, depth_tokens = _model(arguments)
     _capacities(arguments.capacities, bytes_per_token)  # refused before the log is read
+    _tiers(arguments.tiers, bytes_per_token)
     chosen = policies.named(arguments.policy)
     reading = read_trace(
         arguments.traces, _options(arguments), arguments.strict, arguments.processes, arguments.dask
@@ -100,6 +102,8 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
         "skipped": [dataclasses.asdict(damage) for damage in reading.damages],
         "warnings": warnings,
     }
+    if arguments.tiers:
+        answer["tiers"] = curves.tier_rates(block, _tiers(arguments.tiers, block_bytes))
     if chosen:
         some = capacities if arguments.capacities else capacities[::10]
         answer["policies"] = policies.policy_rates(trace, chosen, some)
@@ -127,7 +131,7 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
 
     if not 0 < arguments.sample <= 1:
         raise InputError("--sample", f"{arguments.sample:g}", "a share above 0 and up to 1")
-    for option in ("policy", "break_even", "figure", "save"):
+    for option in ("tiers", "policy", "break_even", "figure", "save"):
         if getattr(arguments, option):
             name = f"--{option.replace('_', '-')}"
             raise InputError(name, "it beside --sample", "one of the two: it needs the exact trace")
@@ -220,6 +224,16 @@ def _capacities(text: str | None, block_bytes: float | None) -> list[int] | None
     return blocks
 
 
+def _tiers(text: str | None, block_bytes: float | None) -> dict[str, int]:
+    stack = {}
+    for part in text.split(",") if text else ():
+        name, _, capacity = part.partition("=")
+        if not name or name in stack:
+            raise InputError("--tiers", repr(part), "NAME=CAPACITY, each name once")
+        stack[name] = _capacities(capacity, block_bytes)[0]
+    return stack
+
+
 def _opening(requests: int, references: int, unique: int, block_tokens: int) -> dict[str, int]:
     return {
         "requests": requests,
@@ -260,6 +274,8 @@ def render(answer: dict[str, Any]) -> str:
         fit = "beta {beta:.3f}, R2 {r2:.3f}, preferred form: {preferred}"
         text.append(fit.format(**answer["tail"]))
     text.append("closed form: {closed_form}: {reason}".format(**answer["verdict"]))
+    for name, share in answer.get("tiers", {}).items():
+        text.append(f"{name:>16} serves {share:.4f} block")
     for row in answer.get("policies", ()):
         line = "{policy:>8} {capacity_blocks:>12,} blocks: {reference:.4f} reference"
         text.append(line.format(**row))

@@ -67,6 +67,9 @@ def test_small_log_with_damage_sample_text_and_figure(log, capsys, tmp_path):
     assert found["curve"][-1]["block"] == pytest.approx(found["ceiling"]["block"])
     assert figure.stat().st_size > 1000
     assert {row["policy"] for row in found["timers"]} >= {"no cache", "foresight"}
+    stack = answer(capsys, log, "--tiers", "hbm=5,dram=100", "--capacities", "5")
+    assert stack["tiers"]["hbm"] == stack["curve"][0]["block"]
+    assert sum(stack["tiers"].values()) == pytest.approx(found["ceiling"]["block"])
     sampled = answer(capsys, log, "--sample", "1", "--capacities", "1,43")
     assert sampled.keys() >= CONTRACT
     assert sampled["curve"][1]["block"] == pytest.approx(found["ceiling"]["block"])
@@ -94,6 +97,8 @@ def test_saved_trace_gives_the_same_answer(log, capsys, tmp_path):
         ["--capacities", "-1"],
         ["--capacities", "1GB"],
         ["--capacities", ","],
+        ["--tiers", "hbm"],
+        ["--tiers", "hbm=1,hbm=2"],
         ["--sample", "0"],
         ["--sample", "2"],
         ["--sample", "0.5", "--policy", "fifo"],
