@@ -195,7 +195,7 @@ def _insufficient(attempts: list[Attempt]) -> dict:
         "cause": "insufficient",
         "kind": kind,
         "confidence": "high" if outer and not unknown else "medium",
-        "confidence_why": why,
+        "confidence_why": "no line here is known to prove a cause",
         "why": why,
         "evidence": evidence,
         "next_steps": capture(facts.get("version", ""), facts.get("connector", ""), bool(hang)),

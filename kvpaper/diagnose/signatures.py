@@ -80,11 +80,11 @@ def match(event: Event) -> tuple[Signature, dict[str, str]] | None:
     """
     quiet = event.line.level in ("INFO", "DEBUG")
     logged = event.line.level in ("ERROR", "CRITICAL") and _SENTENCE.match(event.line.body)
-    told = bool(event.exception or logged)
+    told = "exception" if event.exception else "sentence" if logged else ""
     for text in (event.line.body, *event.joined, event.source_line):
         text = text[:_LONGEST_SEARCHED]
-        loud = told or "Value error," in text
-        for signature in _candidates(text, quiet, loud):
+        form = "exception" if "Value error," in text else told
+        for signature in _candidates(text, quiet, form):
             if signature.frames and not signature.frames.search(event.frames):
                 continue
             if signature.source_line and not signature.source_line.search(event.source_line):
@@ -103,22 +103,31 @@ def _numbers(signature: Signature, texts: tuple[str, ...]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=8192)
-def _candidates(text: str, quiet: bool, loud: bool) -> tuple[Signature, ...]:
+def _candidates(text: str, quiet: bool, form: str) -> tuple[Signature, ...]:
     return tuple(
         signature
-        for signature in _tested(quiet, loud)
+        for signature in _tested(quiet, form)
         if any(needle in text for needle in signature.any)
     )
 
 
 @cache
-def _tested(quiet: bool, loud: bool) -> tuple[Signature, ...]:
-    """Signatures that a line of this kind can carry: information never tells a cause."""
+def _tested(quiet: bool, form: str) -> tuple[Signature, ...]:
+    """Signatures that a line of this kind can carry.
+
+    Information never tells a cause. A sentence logged as an error is no exception, and may name
+    what stopped nothing: only messages that prove the cause alone count in it.
+    """
     return tuple(
         signature
         for signature in table().signatures
-        if (signature.role != "cause" or not quiet) and (loud or not signature.exception)
+        if (signature.role != "cause" or not quiet)
+        and (not signature.exception or form == "exception" or _proves(signature, form))
     )
+
+
+def _proves(signature: Signature, form: str) -> bool:
+    return form == "sentence" and signature.confidence == "high"
 
 
 def module_cause(event: Event) -> str:

@@ -187,3 +187,24 @@ def test_heads_and_parallel_size(diagnosed):
     )
     assert answer["cause"] == "tp_config"
     assert "1, 2, 4, 8, 16, 32, 64" in answer["next_steps"][0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[dump_input.py:72] Dumping input data for V1 LLM engine (v0.11.0) with config: "
+        "tensor_parallel_size=4, quantization=fp8, kv_transfer_config=None",
+        "[fa_utils.py:57] Cannot use FA version 2 is not supported due to FA2 is only supported on "
+        "devices with compute capability >= 8",
+        "[base_worker.py:1260] NIXL transfer failure: timeout",
+    ],
+)
+def test_errors_that_stop_nothing_name_no_cause(diagnosed, line):
+    prefix = "(EngineCore pid=7) ERROR 01-01 00:00:00 "
+    answer = diagnosed(START + f"{prefix}{line}\n{prefix}[core.py:9] EngineCore failed to start.\n")
+    assert answer["cause"] == "insufficient"
+
+
+def test_sentence_logged_as_an_error_counts_if_it_proves_the_cause(diagnosed):
+    line = "ERROR 01-01 00:00:00 [engine.py:598] Unsupported connector type: LMCacheConnectorV1\n"
+    assert diagnosed(START + line)["kind"] == "connector_config"
