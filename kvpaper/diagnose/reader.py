@@ -61,7 +61,7 @@ _WRAPPER = re.compile(
     r"|[\w.@/-]{1,60} {0,20}\||[│|>]|(?:INFO|ERROR|WARNING)(?= \d{4}-))(?= |$)"
 )
 _PREFIXES = (_RECORD, _TAG, _LOGGER, _LMCACHE, _ORIGIN, _WRAPPER)
-_DIGITS = str.maketrans("", "", "0123456789")
+_DIGITS = b"0123456789"
 _HEAD = re.compile(
     r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker)[^()]{0,50} pid=[^()]{1,60}\)"
     r"|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \["
@@ -109,7 +109,7 @@ class Event:
     """
 
     line: Line
-    key: str
+    key: bytes
     joined: tuple[str, ...]
     frames: str
     source_line: str
@@ -241,7 +241,7 @@ def _pieces(line: str) -> list[str]:
     return [line[i : i + LONGEST_CHARS] for i in range(0, len(line), LONGEST_CHARS)]
 
 
-def events(blocks: Iterator[list[tuple[int, str]]], skip: set[str]) -> Iterator[Event]:
+def events(blocks: Iterator[list[tuple[int, str]]], skip: set[bytes]) -> Iterator[Event]:
     """The lines that pass the gate, with their surroundings, in file order.
 
     ``skip`` holds the keys of lines that tell nothing more; whoever takes the events adds to it.
@@ -259,7 +259,7 @@ def events(blocks: Iterator[list[tuple[int, str]]], skip: set[str]) -> Iterator[
         start = end - drop
 
 
-def _events_of(window: list[tuple[int, str]], index: int, skip: set[str]) -> Iterator[Event]:
+def _events_of(window: list[tuple[int, str]], index: int, skip: set[bytes]) -> Iterator[Event]:
     number, raw = window[index]
     several = len(raw) > 200 and (raw.count(" pid=") > 1 or raw.count("ERROR ") > 1)
     parts = _split_at_heads(clean(raw)) if several else [raw]
@@ -287,14 +287,15 @@ def _split_at_heads(text: str) -> list[str]:
     return [text[a:b] for a, b in itertools.pairwise([*cuts, len(text)])]
 
 
-def _key(part: str) -> str:
+def _key(part: str) -> bytes:
     """A line without the numbers that change from one print to the next; exit codes stay."""
     tells = "xit" in part or "roc(s)" in part or "blocks=0" in part or "code=" in part
-    return part if tells or len(part) > 1000 else part.translate(_DIGITS)
+    text = part.encode("utf-8", "surrogatepass")
+    return text if tells or len(part) > 1000 else text.translate(None, _DIGITS)
 
 
 def _with_surroundings(
-    window: list[tuple[int, str]], index: int, line: Line, exception: str, key: str
+    window: list[tuple[int, str]], index: int, line: Line, exception: str, key: bytes
 ) -> Event:
     joined, text, spaced = [], line.body, line.body
     for number, raw in window[index + 1 : index + AHEAD_LINES]:
@@ -324,37 +325,51 @@ def _look_back(window: list[tuple[int, str]], index: int, line: Line) -> tuple[s
     ended = False
     for position in range(index - 1, max(-1, index - HISTORY_LINES), -1):
         number, raw = window[position]
-        above = parse(number, clean(raw[:600]))
-        if line.process and above.process and above.process != line.process:
+        speaker, level, body, part = _traceback_part(raw[:600])
+        if line.process and speaker and speaker != line.process:
             continue  # another process spoke in between
-        body = above.body
         if ended:
             # What stands over the traceback's head names its process.
             if process:
                 break
-            if body.startswith("Process ") and body.rstrip().endswith(":"):
-                process = body.strip()[8:-1]
-            elif above.process and above.level in ("ERROR", "CRITICAL"):
-                process = above.process
+            if body.startswith("Process ") and body.endswith(":"):
+                process = body[8:-1]
+            elif level in ("ERROR", "CRITICAL"):
+                process = speaker
             break
-        if "Traceback (most recent call last)" in body:
+        if part == "head":
             ended = True
-            process = process or above.process
-        elif _FRAME.search(body):
-            frames.append(body.strip())
-        elif _CARETS.match(body):
+            process = process or speaker
+        elif part == "frame":
+            frames.append(body)
+        elif part == "carets":
             continue
-        elif above.level and not line.level:
+        elif level and not line.level:
             # An unprefixed traceback ended above; this record may have opened it.
-            if not frames and not source_line:
+            if frames or source_line:
+                process = process or speaker
+            break
+        elif part == "exception":
+            if frames:
                 break
-            process = process or above.process
-            break
-        elif not frames and not source_line and not EXCEPTION.match(body):
-            source_line, source_number = body.strip(), number
-        elif EXCEPTION.match(body) and frames:
-            break
+        elif not frames and not source_line:
+            source_line, source_number = body, number
     text = "\n".join(reversed(frames))
     if not process:
         process = next((name for name, p in _FRAME_PROCESS if p.search(text)), "")
     return text, source_line, source_number, process
+
+
+@lru_cache(maxsize=8192)
+def _traceback_part(raw: str) -> tuple[str, str, str, str]:
+    """Process, level and text of a line, and what part of a traceback it is."""
+    line = parse(0, clean(raw))
+    if "Traceback (most recent call last)" in line.body:
+        part = "head"
+    elif _FRAME.search(line.body):
+        part = "frame"
+    elif _CARETS.match(line.body):
+        part = "carets"
+    else:
+        part = "exception" if EXCEPTION.match(line.body) else "code"
+    return line.process, line.level, line.body.strip(), part

@@ -124,8 +124,8 @@ def read_attempts(path: str) -> tuple[list[Attempt], int]:
         If the file cannot be read.
     """
     attempts, count = [Attempt(path)], 1
-    dull: set[str] = set()
-    skip: set[str] = set()
+    dull: set[bytes] = set()
+    skip: set[bytes] = set()
     with open_log(path) as stream:
         for event in events(numbered_blocks(stream, path), skip):
             matched = match(event)
