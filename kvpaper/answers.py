@@ -228,3 +228,52 @@ def incident(facts: dict, verdict: dict, reports: pd.DataFrame) -> str:
         f"in {outside} of these reports the line stood in the process that prints the outer "
         "message."
     )
+
+
+def reuse(own: pd.DataFrame, public: pd.DataFrame, marks: pd.DataFrame) -> str:
+    """What the named trace says of the closed form and of the tiers, and what public traces say."""
+    name = str(own.trace.iloc[0])
+    sentences = [
+        f"The trace of this scenario is {name.replace('_', ' ')}: "
+        f"{_one(own, 'requests'):,.0f} requests over {_time(_one(own, 'duration_s'))}, of whose "
+        f"blocks {_one(own, 'ceiling', rate='block'):.0%} were seen before."
+    ]
+    sentences.append(_closed_form(own))
+    hull = own[own.quantity == "hull_hit_rate"]
+    block_bytes = _one(marks, "block_bytes")
+    for tier, price in _by_tier(marks, "price_per_block").items():
+        best = hull.loc[(hull.value - price * hull.capacity_blocks).idxmax()]
+        worth = float(best.capacity_blocks) if best.value > price * best.capacity_blocks else 0.0
+        sentences.append(
+            f"At its prices {_size(worth * block_bytes)} of {TIERS[tier]} are worth buying, for a "
+            f"block hit rate of {best.value:.0%}."
+            if worth
+            else f"At its prices no {TIERS[tier]} is worth buying."
+        )
+    verdicts = {
+        trace: part[part.quantity == "closed_form_loss"].verdict.iloc[0]
+        for trace, part in public.groupby("trace", sort=False)
+    }
+    refused = [trace for trace, verdict in verdicts.items() if verdict == "refused"]
+    if refused:
+        sentences.append(
+            f"Of {_counted(len(verdicts), 'public trace')} the closed form is refused on "
+            f"{_listed([trace.replace('_', ' ') for trace in refused])}."
+        )
+    return " ".join(sentences)
+
+
+def _closed_form(rows: pd.DataFrame) -> str:
+    judged = rows[rows.quantity == "closed_form_loss"].iloc[0]
+    loss = "" if math.isnan(judged.value) else f"; it loses up to {judged.value:.0%} of the value"
+    fit = ""
+    if (rows.quantity == "beta").any():
+        fit = (
+            f" with an exponent of {_one(rows, 'beta'):.2f} ({_one(rows, 'beta_low'):.2f} to "
+            f"{_one(rows, 'beta_high'):.2f}, R\u00b2 {_one(rows, 'beta_r2'):.2f})"
+        )
+    return {
+        "accepted": f"The closed form may be used on it{fit}{loss}.",
+        "range": f"The closed form may be used over a range only{fit}{loss}.",
+        "refused": f"The closed form is refused on it, even{fit or ' at its best'}{loss}.",
+    }[judged.verdict]

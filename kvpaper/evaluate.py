@@ -384,6 +384,36 @@ def intervals(scenario: Scenario) -> Rows:
     return rows
 
 
+def blocks(scenario: Scenario) -> Rows:
+    """The scenario in the units of a replay: blocks that a tier holds, and the price of one block.
+
+    ``price_per_block`` is the rent of a block over the benefit of a hit rate of one, both for the
+    same time: where the reuse curve rises by more than this per block, the block earns its rent.
+    """
+    workload = scenario.workload
+    block_bytes = scenario.serving.block_tokens * _kv_bytes_per_token(
+        scenario.model, scenario.serving.element
+    )
+    if not block_bytes:
+        return []
+    prefix, _ = _prompt(scenario)
+    value = cost.value_per_token(
+        _prefill_time(scenario, prefix, 0),
+        prefix,
+        scenario.hardware.gpus,
+        scenario.prices.gpu_usd_per_s,
+    )
+    tokens_per_s = workload.requests_per_s * workload.prompt_tokens
+    rows = [_row("block_bytes", block_bytes)]
+    for tier, part in scenario.hardware.tiers.items():
+        rows.append(_row("capacity_blocks", part.capacity_bytes / block_bytes, tier=tier))
+    for tier in priced_tiers(scenario):
+        rent = cost.cost_rate(_rent(scenario, scenario.prices, tier), block_bytes)
+        benefit = cost.benefit_rate(tokens_per_s, value, 1.0)
+        rows.append(_row("price_per_block", rent / benefit, tier=tier))
+    return rows
+
+
 def intervals_by_model(
     scenario: Scenario,
     prefix_tokens: Sequence[float] = (8192, 32768),

@@ -3,10 +3,11 @@
 ``data/published.csv`` has one row a figure: quantity, arguments, value, tolerance, source.
 """
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kvpaper import data, models, scenario
+from kvpaper import data, models, results, scenario
 from kvpaper.errors import InputError
 from kvpaper.formulas import recovery, size
 from kvpaper.results import Row
@@ -50,11 +51,49 @@ def _fetch_time_ratio(slow: str, fast: str) -> float:
     return _fetch_time("1e9", slow) / _fetch_time("1e9", fast)
 
 
+def _replayed(trace: str, quantity: str, **at: str) -> "pandas.DataFrame":
+    """Rows of a public trace, as derived once from the published file."""
+    rows = results.read("public", "50_reuse")
+    rows = rows[(rows.trace == trace) & (rows.quantity == quantity)]
+    for name, value in at.items():
+        rows = rows[rows[name] == value]
+    if rows.empty:
+        raise Missing(_UNAVAILABLE.get(trace, "no rows of this trace"))
+    return rows
+
+
+def _requests(trace: str) -> float:
+    return _replayed(trace, "requests").value.iloc[0]
+
+
+def _mean_input_tokens(trace: str) -> float:
+    return _replayed(trace, "mean_input_tokens").value.iloc[0]
+
+
+def _full_block_ceiling(trace: str) -> float:
+    return _replayed(trace, "ceiling", rate="full_block").value.iloc[0]
+
+
+def _share_of_ceiling(trace: str, tokens: str) -> float:
+    """Token hit rate of a capacity over that without limit, between the points in log capacity."""
+    import numpy
+
+    curve = _replayed(trace, "hit_rate", rate="token")
+    block_tokens = _replayed(trace, "block_tokens").value.iloc[0]
+    blocks = math.log(float(tokens) / block_tokens)
+    hits = numpy.interp(blocks, numpy.log(curve.capacity_blocks), curve.value)
+    return hits / _replayed(trace, "ceiling", rate="token").value.iloc[0]
+
+
 FORMULAS: dict[str, Callable[..., float]] = {
     "kv_bytes_per_token": _kv_bytes_per_token,
     "prefix_tokens": _prefix_tokens,
     "fetch_time": _fetch_time,
     "fetch_time_ratio": _fetch_time_ratio,
+    "requests": _requests,
+    "mean_input_tokens": _mean_input_tokens,
+    "full_block_ceiling": _full_block_ceiling,
+    "share_of_ceiling": _share_of_ceiling,
 }
 
 
@@ -64,19 +103,14 @@ def reproduced(row: dict[str, str]) -> float:
     Raises
     ------
     Missing
-        If it needs a trace that has not been fetched or cannot be had.
+        If it needs a trace that cannot be had.
     InputError
         If the row names a quantity that nothing here computes.
     """
-    given = arguments(row)
-    if "trace" in given:
-        if given["trace"] in _UNAVAILABLE:
-            raise Missing(_UNAVAILABLE[given["trace"]])
-        raise Missing("the trace has not been fetched: make traces")
     if row["quantity"] not in FORMULAS:
         known = ", ".join(FORMULAS)
         raise InputError("published.csv: quantity", repr(row["quantity"]), f"one of {known}")
-    return float(FORMULAS[row["quantity"]](**given))
+    return float(FORMULAS[row["quantity"]](**arguments(row)))
 
 
 def fetch_times() -> "pandas.DataFrame":

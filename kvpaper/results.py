@@ -75,6 +75,12 @@ def joined(*parts: "Iterable[Row] | pandas.DataFrame") -> "pandas.DataFrame":
     )
 
 
+def by_tier(rows: "pandas.DataFrame", quantity: str) -> dict[str, float]:
+    """Values of one quantity by tier."""
+    found = rows[rows.quantity == quantity]
+    return dict(zip(found.tier, found.value, strict=True))
+
+
 def write_answer(text: str, scenario: str, stem: str) -> Path:
     """Write a chapter's answer to ``data/results/<scenario>/<stem>.md`` for other pages."""
     path = folder(scenario) / f"{stem}.txt"

@@ -49,7 +49,7 @@ HEAVY_ALLOWED = {
     "answers": {"pandas"},
     "tables": {"pandas"},
     "traces": {"numba"},
-    "reuse": {"numba"},
+    "reuse": {"numba", "pandas"},
 }
 
 

@@ -70,8 +70,11 @@ def intervals(rows: pd.DataFrame, break_even_s: dict[str, float] | None = None) 
     return figure
 
 
-def optimum(rows: pd.DataFrame) -> Figure:
-    """Optimum over the price ratio: the empirical one with its jumps, and the closed form."""
+def optimum(rows: pd.DataFrame, prices: dict[str, float] | None = None) -> Figure:
+    """Optimum over the price of a block: the empirical one with its jumps, and the closed form.
+
+    ``prices`` marks those of a scenario's tiers.
+    """
     figure, axes = panels()
     for name, part, colour in _each_trace(rows):
         found = part[part.quantity == "optimum_blocks"]
@@ -84,7 +87,14 @@ def optimum(rows: pd.DataFrame) -> Figure:
         closed = found[found.kind == "predicted"].sort_values("price_ratio")
         axes.plot(closed.price_ratio, closed.value, color=colour, linewidth=1.2)
     axes.plot([], [], color=INK, linewidth=1.2, label="closed form")
-    axes.set(xscale="log", yscale="log", xlabel="price ratio [1/block]", ylabel="optimum [blocks]")
+    for tier, price in (prices or {}).items():
+        axes.axvline(price, color=TIER_COLOURS[tier], linestyle=":", label=TIER_NAMES[tier])
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="price of a block over the benefit of a hit rate of one",
+        ylabel="optimum [blocks]",
+    )
     axes.legend(loc="upper right")
     return figure
 

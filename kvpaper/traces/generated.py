@@ -1,0 +1,43 @@
+"""A small generated trace, for a scenario that names none: conversations behind shared prompts."""
+
+import numpy as np
+
+from kvpaper.traces.block_trace import BlockTrace
+from kvpaper.traces.dense import dense_ids
+
+NAME = "generated"
+_BLOCK_TOKENS = 512
+
+
+def conversations(sessions: int = 400, seed: int = 0) -> BlockTrace:
+    """Sessions of a few turns each; every turn repeats the session so far and adds to it.
+
+    The first blocks of a session are one of a few shared prompts, drawn by a Zipf law. Nothing in
+    it is a claim on any real workload.
+    """
+    random = np.random.default_rng(seed)
+    turns = random.geometric(0.35, sessions)
+    shared = np.minimum(random.zipf(1.6, sessions), 50)
+    starts = np.sort(random.uniform(0, 3600, sessions))
+    requests = []
+    for session in range(sessions):
+        blocks = [(int(shared[session]) << 32) + place for place in range(4)]
+        arrival = starts[session]
+        for turn in range(turns[session]):
+            added = int(random.integers(1, 12))
+            blocks += [((100 + session) << 32) + (turn << 16) + place for place in range(added)]
+            requests.append((arrival, session, tuple(blocks)))
+            arrival += random.exponential(60.0)
+    requests.sort()
+    lengths = np.array([len(blocks) for _, _, blocks in requests])
+    ids, _ = dense_ids(np.concatenate([np.array(blocks, np.int64) for _, _, blocks in requests]))
+    arrivals = np.array([arrival for arrival, _, _ in requests])
+    return BlockTrace(
+        arrival_s=arrivals - arrivals[0],
+        input_tokens=lengths * _BLOCK_TOKENS,
+        output_tokens=np.full(len(requests), 300),
+        session=np.array([session for _, session, _ in requests], np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        blocks=ids,
+        block_tokens=_BLOCK_TOKENS,
+    )
