@@ -9,12 +9,14 @@ from matplotlib.figure import Figure
 from kvpaper.figures.style import INK, TIER_COLOURS, TIER_NAMES, as_time, panels
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+# Other than those of the tiers, which stand beside them.
+_TRACE_COLOURS = (INK, "#E69F00", "#56B4E9", "#882255", "#999999")
 _ROUTINGS = ("random", "round robin", "least loaded", "session", "prefix")
 
 
 def _each_trace(rows: pd.DataFrame):
-    traces = rows.trace.unique()
-    return [(name, rows[rows.trace == name], _COLOURS[i]) for i, name in enumerate(traces)]
+    names = zip(rows.trace.unique(), _TRACE_COLOURS, strict=False)
+    return [(name, rows[rows.trace == name], colour) for name, colour in names]
 
 
 def curve(rows: pd.DataFrame, tiers: dict[str, float] | None = None) -> Figure:
