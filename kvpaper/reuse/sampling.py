@@ -163,7 +163,7 @@ def _rebuilt(table, line, scalars, fresh, fresh_line):
 
 
 def _tables(blocks: int, positions: int) -> tuple[tuple, tuple]:
-    size = 1 << int(3 * blocks // 2 + 64).bit_length()
+    size = 1 << int(2 * blocks + 64).bit_length()
     table = (
         np.zeros(size, np.int64),
         np.zeros(size, np.bool_),
@@ -229,7 +229,7 @@ def sampled_curve(
             need = int(scalars[0]) + len(part_ids)
             if need > len(line[1]) or 2 * (int(scalars[2]) + len(part_ids)) > len(table[0]):
                 kept = int(scalars[2]) + len(part_ids)
-                fresh = _tables(kept, 3 * kept)
+                fresh = _tables(kept, 2 * kept)
                 _rebuilt(table, line, scalars, *fresh)
                 table, line = fresh
             _advance(
