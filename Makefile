@@ -65,7 +65,7 @@ lint: $(ENV) ## Check style, and that notebooks are committed without outputs
 .PHONY: lock
 lock: $(ENV) ## Resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --all-extras --output-file requirements.lock pyproject.toml
+	  --no-emit-index-url --no-header --extra paper --output-file requirements.lock pyproject.toml
 
 .PHONY: schema
 schema: $(ENV) ## Write the JSON Schema of scenarios from the value objects

@@ -4,19 +4,26 @@ No sentence is fixed to one scenario: numbers and verdicts come from the rows al
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from kvpaper import units
 
+if TYPE_CHECKING:
+    from kvpaper.scenario import Scenario
+
+GIGABYTE = 1e9
 TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "the remote tier"}
 _TIMES = ("ns", "us", "ms", "s", "min", "hour", "day", "year")
 _SPACE = "\N{NO-BREAK SPACE}"
-_SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+_WORTH = "worth_buying_bytes"
+_SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def _time(seconds: float) -> str:
-    return units.text(seconds, _TIMES).replace("us", "µs").replace(" ", _SPACE)
+    text = units.text(seconds, _TIMES).replace("us", "µs") if seconds else "0 s"
+    return text.replace(" ", _SPACE)
 
 
 def _size(count: float) -> str:
@@ -44,22 +51,39 @@ def _by_tier(rows: pd.DataFrame, quantity: str, **at: object) -> dict[str, float
     return dict(zip(found.tier, found.value, strict=True))
 
 
+def all_of(scenario: "Scenario", rows: pd.DataFrame) -> list[str]:
+    """What the formulas answer at a scenario's own point, chapter by chapter."""
+    prefix = scenario.workload.prompt_tokens - scenario.workload.new_tokens
+    held = {name: tier.capacity_bytes for name, tier in scenario.hardware.tiers.items()}
+    chart = rows[(rows.quantity == "fetch_time_ratio") | (rows.bytes == GIGABYTE)]
+    capacities = rows[rows.band.notna()] if "band" in rows else rows.iloc[:0]
+    intervals = rows[rows.quantity == "break_even_interval_s"]
+    return [
+        kv_bytes(rows),
+        recovery(chart, rows),
+        slack(rows, prefix, scenario.slo.ttft_s),
+        break_even(capacities, intervals, rows, held),
+    ]
+
+
 def kv_bytes(rows: pd.DataFrame) -> str:
     """What the scenario's model takes, and where it stands among the models compared."""
     own = rows[rows.quantity.isin(["kv_bytes_per_token", "prefix_tokens"])]
     model = own.model.iloc[0]
     per_token = _one(own, "kv_bytes_per_token")
+    told = (
+        f"One token of {model} adds {per_token:,.0f} bytes to the cache; 1 GB holds "
+        f"{_one(own, 'prefix_tokens'):,.0f} tokens."
+        if per_token
+        else f"The cache of {model} does not grow with the context."
+    )
     sizes = rows[rows.quantity == "kv_bytes"]
+    if sizes.empty:
+        return told
     longest = sizes[sizes.tokens == sizes.tokens.max()].sort_values("value")
     least, most = longest.iloc[0], longest.iloc[-1]
-    held = (
-        f"1 GB holds {_one(own, 'prefix_tokens'):,.0f} tokens"
-        if (own.quantity == "prefix_tokens").any()
-        else "its cache does not grow with the context"
-    )
     return (
-        f"One token of {model} adds {per_token:,.0f} bytes to the cache; {held}. Over "
-        f"{longest.tokens.iloc[0]:,.0f} tokens the models compared here take between "
+        f"{told} Over {longest.tokens.iloc[0]:,.0f} tokens the models compared here take between "
         f"{_size(least.value)} ({least.model}) and {_size(most.value)} ({most.model}), "
         f"a factor of {most.value / least.value:,.0f}."
     )
@@ -92,35 +116,42 @@ def recovery(chart: pd.DataFrame, crossovers: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def slack(rows: pd.DataFrame, tokens: float) -> str:
+def slack(rows: pd.DataFrame, tokens: float, target_s: float) -> str:
     """The slack of both pools at one prefix length, and the tiers that may be waited for."""
     here = rows[rows.tokens == tokens]
-    left = {pool: _one(here, "ttft_slack_s", pool=pool) for pool in ("one", "disaggregated")}
+    left, cold = (
+        {pool: _one(here, quantity, pool=pool) for pool in ("one", "disaggregated")}
+        for quantity in ("ttft_slack_s", "cold_ttft_s")
+    )
+    meets = "within" if cold["disaggregated"] <= target_s else "beyond"
     sentences = [
         f"With a prefix of {tokens:,.0f} tokens the target leaves {_signed(left['one'])} for a "
-        f"fetch in one pool and {_signed(left['disaggregated'])} when prefill and decode are split."
+        f"fetch in one pool and {_signed(left['disaggregated'])} when prefill and decode are "
+        f"split. Without any cache the first token comes after {_time(cold['disaggregated'])}, "
+        f"{meets} the target."
     ]
     kept = {
         pool: [tier for tier, fits in _by_tier(here, "on_critical_path", pool=pool).items() if fits]
         for pool in left
     }
     within = _by_tier(here, "within_slack", pool="disaggregated")
+    both = _by_tier(here, "two_ended_within_slack", pool="disaggregated")
     for tier, fits in within.items():
         if tier in kept["disaggregated"]:
             continue
+        name = _capital(TIERS[tier])
         if tier in kept["one"]:
-            sentences.append(f"The split takes {TIERS[tier]} off the critical path.")
+            verdict = f"The split takes {TIERS[tier]} off the critical path"
         elif fits:
-            sentences.append(
-                f"{_capital(TIERS[tier])} would be in time, but recomputing is faster."
-            )
+            verdict = f"{name} would be in time, but recomputing is faster"
         else:
-            sentences.append(
-                f"{_capital(TIERS[tier])} is too slow either way: a source of prefetches at best."
-            )
+            verdict = f"{name} alone is too slow either way"
+        rescue = "; fetching the back while computing the front is in time" if both[tier] else ""
+        sentences.append(f"{verdict}{rescue}.")
     if kept["disaggregated"]:
+        verb = "stays" if len(kept["disaggregated"]) == 1 else "stay"
         stay = _listed([TIERS[tier] for tier in kept["disaggregated"]])
-        sentences.append(f"On the critical path stay {stay}.")
+        sentences.append(f"On the critical path {verb} {stay}.")
     else:
         sentences.append("No tier stays on the critical path.")
     return " ".join(sentences)
@@ -134,36 +165,64 @@ def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def break_even(rows: pd.DataFrame, intervals: pd.DataFrame) -> str:
-    """Which branch each tier is on, what is worth buying, and the break-even interval."""
+def break_even(
+    rows: pd.DataFrame, intervals: pd.DataFrame, costs: pd.DataFrame, held: dict[str, float]
+) -> str:
+    """What each tier is worth alone, its wear, and the interval that needs no exponent.
+
+    ``held`` is the capacity of each tier in the scenario [B].
+    """
     sentences = []
-    middle = rows[rows.band == "middle"] if len(rows) else rows
-    for tier in dict.fromkeys(middle.tier if len(middle) else ()):
-        at = {"tier": tier, "band": "middle"}
-        ratio, worth = (_one(rows, name, **at) for name in ("marginal_ratio", "worth_buying_bytes"))
-        low, high = (
-            _one(rows, "worth_buying_bytes", tier=tier, band=band) for band in ("low", "high")
+    for tier in dict.fromkeys(rows.tier if len(rows) else ()):
+        sentences.append(_worth(rows[rows.tier == tier], tier, held[tier]))
+        if ((costs.quantity == "drive_writes_per_day") & (costs.tier == tier)).any():
+            sentences.append(_wear(costs[costs.tier == tier], tier, held[tier]))
+    spans = []
+    for tier, part in intervals.groupby("tier", sort=False):
+        times = part.set_index("loading").value
+        spans.append(
+            f"{_time(times['gpu waits'])} (the GPU waits while it loads) to "
+            f"{_time(times['free'])} (loading is free) in {TIERS[tier]}"
         )
-        branch = (
-            "the whole working set earns its rent"
-            if ratio >= 1
-            else "the last bytes of the working set do not earn their rent"
-        )
-        sentences.append(
-            f"For {TIERS[tier]} the marginal ratio at the working set is {ratio:.2g}, so {branch}: "
-            f"{_size(worth)} are worth buying{_band(low, high)}."
-        )
-    free = intervals[intervals.loading == "free"]
-    spans = [
-        f"{_time(row.value)} in {TIERS[row.tier]}"
-        for row in free.itertuples()
-        if math.isfinite(row.value)
-    ]
     if spans:
         sentences.append(
             f"A prefix that comes back for certain is worth keeping for {_listed(spans)}."
         )
     return " ".join(sentences)
+
+
+def _worth(rows: pd.DataFrame, tier: str, held: float) -> str:
+    """What one tier alone is worth."""
+    (use,) = set(rows.use)
+    ratio, worth = (_one(rows, name, band="middle") for name in ("marginal_ratio", _WORTH))
+    low, high = (_one(rows, _WORTH, band=band) for band in ("low", "high"))
+    name = TIERS[tier] if use == "critical path" else f"{TIERS[tier]}, as a source of prefetches,"
+    if ratio == 0:
+        off = f"{_capital(TIERS[tier])} is off the critical path"
+        return f"{off} and no prefetch is in time: buy none."
+    if math.isinf(ratio):
+        return f"A byte of {name} has no rent: use what there is, {_size(held)}."
+    branch = (
+        "the whole working set earns its rent"
+        if ratio >= 1
+        else "the last bytes of the working set do not earn their rent"
+    )
+    more = f", more than the {_size(held)} of this scenario" if worth > held else ""
+    return (
+        f"Alone, {name} has a marginal ratio of {ratio:.2g} at the working set, so {branch}: "
+        f"{_size(worth)} would be worth buying{_band(low, high)}{more}."
+    )
+
+
+def _wear(costs: pd.DataFrame, tier: str, held: float) -> str:
+    written, rated = (
+        _one(costs, name) for name in ("drive_writes_per_day", "rated_writes_per_day")
+    )
+    over = f"{_size(held)} of {TIERS[tier]} are written over {written:.2g} times a day"
+    if written <= rated:
+        return f"{over}, within their rating."
+    life = _time(_one(costs, "life_s"))
+    return f"{over} against a rating of {rated:.2g}; their rent is counted over {life}."
 
 
 def _band(low: float, high: float) -> str:
@@ -172,22 +231,28 @@ def _band(low: float, high: float) -> str:
     return f" ({_size(low)} to {_size(high)} over the band of prices)"
 
 
-def overview(rows: pd.DataFrame, slack_s: float) -> str:
-    """Which of the compared models may wait for the disk, and which may not."""
-    fits, misses = [], []
-    for model, part in rows.groupby("model", sort=False):
-        times = part.set_index("quantity").value
-        (fits if times["fetch_time_s"] <= min(slack_s, times["prefill_time_s"]) else misses).append(
-            model
-        )
-    with_slack = f"One disk, one slack of {_time(max(slack_s, 0))}: it is"
-    if fits and misses:
-        return (
-            f"{with_slack} fast enough for {_listed(fits)} and too slow for {_listed(misses)}. "
-            "The model decides, before the workload does."
-        )
-    verdict = "fast enough" if fits else "too slow"
-    return f"{with_slack} {verdict} for every model compared."
+def overview(rows: pd.DataFrame, tier: str, read_bytes_per_s: float) -> str:
+    """For which of the compared models a tier of this rate can be waited for."""
+    needed = rows[rows.quantity == "needed_bytes_per_s"].sort_values("value")
+    fits = needed[needed.value <= read_bytes_per_s]
+    misses = needed[needed.value > read_bytes_per_s]
+    tokens = needed.tokens.iloc[0]
+    told = (
+        f"To be worth waiting for, a prefix of {tokens:,.0f} tokens must come at "
+        f"{_size(needed.value.iloc[0])}/s for {needed.model.iloc[0]} and at "
+        f"{_size(needed.value.iloc[-1])}/s for {needed.model.iloc[-1]}."
+        if math.isfinite(needed.value.iloc[-1])
+        else "The target leaves no slack for some of the models compared."
+    )
+    rate = f"{_capital(TIERS[tier])} at {_size(read_bytes_per_s)}/s is"
+    if fits.empty or misses.empty:
+        verdict = "too slow" if fits.empty else "fast enough"
+        return f"{told} {rate} {verdict} for every model compared."
+    return (
+        f"{told} {rate} fast enough for {_listed(list(fits.model))} and too slow for "
+        f"{_listed(list(misses.model))}. The verdict follows from the cache per token, the cost of "
+        "prefill and what an instance can read."
+    )
 
 
 def measured(records: list[dict], wanted: list[dict]) -> str:
@@ -195,7 +260,7 @@ def measured(records: list[dict], wanted: list[dict]) -> str:
     if not records:
         return (
             f"Nothing yet. No number in this book was measured here; {len(wanted)} measurements "
-            "are specified below and none has a record."
+            "are specified in the chapter on measurements and none has a record."
         )
     completed = sum(record.get("outcome") == "completed" for record in records)
     machines = len({str(record.get("machine")) for record in records})

@@ -30,11 +30,14 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from kvpaper import evaluate, results, scenario
 
     loaded = scenario.load(arguments.scenario)
-    rows = results.jsonable(evaluate.everything(loaded))
+    rows = evaluate.everything(loaded)
     if arguments.json:
-        _print_json({"scenario": loaded.name, "rows": rows})
+        _print_json({"scenario": loaded.name, "rows": results.jsonable(rows)})
         return 0
-    print(evaluate.render(rows))
+    from kvpaper import answers
+
+    print("\n\n".join(answers.all_of(loaded, results.table(rows))))
+    print(f"\n{len(rows)} rows in all: kvpaper evaluate {arguments.scenario} --json")
     return 0
 
 

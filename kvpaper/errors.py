@@ -22,3 +22,7 @@ class InputError(ValueError):
     def __init__(self, where: str, found: str, expected: str) -> None:
         self.where, self.found, self.expected = where, found, expected
         super().__init__(f"{where}: found {found}, expected {expected}")
+
+    def __reduce__(self):
+        # It may be raised in a worker process and travel back.
+        return type(self), (self.where, self.found, self.expected)

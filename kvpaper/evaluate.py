@@ -5,7 +5,7 @@ has ``quantity`` (its unit is the suffix), ``kind``, ``value`` and its coordinat
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,12 @@ import numpy as np
 from kvpaper import latency, models
 from kvpaper.errors import InputError
 from kvpaper.formulas import capacity, cost, recovery, size, slack
-from kvpaper.scenario import Scenario
+from kvpaper.scenario import Prices, Scenario, Tier
 
 Rows = list[dict[str, Any]]
 GIGABYTE = 1e9
 POOLS = ("one", "disaggregated")
+READINGS = ("amortised", "rented", "bundled")
 
 
 def _row(
@@ -31,31 +32,47 @@ def _short(model: models.Model) -> str:
     return model.name.rpartition("/")[2]
 
 
-def _kv_bytes(model: models.Model, tokens: float, element: str) -> float:
-    """Cache of one sequence, without recurrent state [B]."""
-    layers, elements, windows = (
+# Size
+
+
+def _kv_bytes(model: models.Model, tokens: float, element: str, windows: str = "window") -> float:
+    """Cache of one sequence that can be resumed at its end, recurrent state included [B].
+
+    With ``windows`` full, window layers keep every token.
+    """
+    layers, elements, bounds = (
         np.array([getattr(group, name) for group in model.groups], float)
         for name in ("layers", "elements_per_token", "window_tokens")
     )
-    windows = np.where(np.isnan(windows), np.inf, windows)
-    return float(size.kv_bytes(tokens, layers, elements, windows, _element_bytes(element)))
+    bounds = np.where(np.isnan(bounds) | (windows == "full"), np.inf, bounds)
+    state = model.recurrent_state_elements * models.ELEMENT_BYTES["fp32"]
+    state += model.convolution_state_elements * models.ELEMENT_BYTES["bf16"]
+    element_bytes = models.ELEMENT_BYTES[element]
+    return float(size.kv_bytes(tokens, layers, elements, bounds, element_bytes, state))
 
 
-def _element_bytes(element: str) -> float:
-    return float(models.ELEMENT_BYTES[element])
+def _held(scenario: Scenario, tokens: float) -> float:
+    """Cache of a prefix of the scenario's model [B]."""
+    serving = scenario.serving
+    return _kv_bytes(scenario.model, tokens, serving.element, serving.window_cache)
 
 
-def _kv_bytes_per_token(model: models.Model, element: str) -> float:
+def _kv_bytes_per_token(model: models.Model, element: str, windows: str = "window") -> float:
     """Slope of the cache at long context [B/token]."""
-    growing = (group for group in model.groups if group.window_tokens is None)
+    growing = (group for group in model.groups if windows == "full" or group.window_tokens is None)
     elements = sum(group.layers * group.elements_per_token for group in growing)
-    return elements * _element_bytes(element)
+    return elements * models.ELEMENT_BYTES[element]
+
+
+def _slope(scenario: Scenario) -> float:
+    serving = scenario.serving
+    return _kv_bytes_per_token(scenario.model, serving.element, serving.window_cache)
 
 
 def cache_sizes(
     names: Iterable[str], tokens: Sequence[float], elements: Sequence[str] = ("bf16",)
 ) -> Rows:
-    """KV bytes of one sequence, by model, context length and element type."""
+    """KV bytes of one sequence, recurrent state included, by model, length and element type."""
     return [
         _row(
             "kv_bytes",
@@ -66,20 +83,26 @@ def cache_sizes(
         )
         for model in map(models.load, names)
         for element in elements
-        for count in tokens
+        for count in np.rint(tokens)
     ]
 
 
 def sizes(scenario: Scenario) -> Rows:
     """What the scenario's model takes: the slope per token, and the tokens that 1 GB holds."""
-    model, element = scenario.model, scenario.serving.element
-    per_token = _kv_bytes_per_token(model, element)
-    at = {"model": _short(model), "element": element}
+    at = {"model": _short(scenario.model), "element": scenario.serving.element}
+    per_token = _slope(scenario)
     rows = [_row("kv_bytes_per_token", per_token, **at)]
     if per_token:
         held = size.prefix_tokens(GIGABYTE, per_token)
         rows.append(_row("prefix_tokens", held, bytes=GIGABYTE, **at))
     return rows
+
+
+# Recovery
+
+
+def _fetch_time(part: Tier, held: float) -> float:
+    return float(recovery.fetch_time(held, part.read_bytes_per_s, part.access_latency_s))
 
 
 def _attention_flops(model: models.Model, new_tokens: float, cached_tokens: float) -> float:
@@ -105,24 +128,46 @@ def _attention_flops(model: models.Model, new_tokens: float, cached_tokens: floa
     return float(work)
 
 
+def _table(scenario: Scenario) -> latency.PrefillTable | None:
+    """The scenario's tabulated prefill, which must be of its model on its GPUs."""
+    name = scenario.serving.prefill.table
+    if name is None:
+        return None
+    table, row = latency.prefill_table(name), latency.instances().get(name, {})
+    model = models.load(row["model"]).name
+    if (model, table.gpus) != (scenario.model.name, scenario.hardware.gpus):
+        raise InputError(
+            scenario.where("serving.prefill.table"),
+            f"a table of {model} on {table.gpus} GPUs",
+            f"one of {scenario.model.name} on {scenario.hardware.gpus}",
+        )
+    return table
+
+
 def _prefill_time(scenario: Scenario, new_tokens: float, cached_tokens: float) -> float:
     """Prefill time by the scenario's table or by the FLOP rate that it states [s]."""
-    prefill, model = scenario.serving.prefill, scenario.model
-    if prefill.table:
-        table = latency.prefill_table(prefill.table)
+    prefill, model, table = scenario.serving.prefill, scenario.model, _table(scenario)
+    if table is not None:
         try:
             return float(table.prefill_time(new_tokens, cached_tokens))
         except ValueError as error:
             where = scenario.where("workload.prompt")
             raise InputError(where, str(error), "a prompt within the table") from None
-    if None in (model.active_params, model.query_heads, model.qk_head_dim, model.v_head_dim):
+    params = prefill.active_params or model.active_params
+    if params is None:
         raise InputError(
-            scenario.where("serving.prefill"),
-            f"a rate for {model.name}, whose parameters or heads are not known",
+            scenario.where("serving.prefill.rate"),
+            f"a rate for {model.name}, whose active parameters are not known",
+            "serving.prefill.active_params beside it, such as 8.0e9",
+        )
+    if model.groups and None in (model.query_heads, model.qk_head_dim, model.v_head_dim):
+        raise InputError(
+            scenario.where("serving.prefill.rate"),
+            f"a rate for {model.name}, whose query heads its configuration does not tell",
             "a tabulated curve: {table: NAME}",
         )
     attention = _attention_flops(model, new_tokens, cached_tokens)
-    work = recovery.prefill_flops(new_tokens, model.active_params, attention)
+    work = recovery.prefill_flops(new_tokens, params, attention)
     return float(work / (prefill.flops_per_s * scenario.hardware.gpus))
 
 
@@ -132,38 +177,53 @@ def _prompt(scenario: Scenario) -> tuple[float, float]:
     return workload.prompt_tokens - workload.new_tokens, workload.new_tokens
 
 
+def gigabyte_chart(scenario: Scenario) -> Rows:
+    """The paper's recovery chart: 1 GB from each tier, and the slowest over the fastest."""
+    times = {tier: _fetch_time(part, GIGABYTE) for tier, part in scenario.hardware.tiers.items()}
+    slow, fast = max(times, key=times.get), min(times, key=times.get)
+    return [
+        *(_row("fetch_time_s", time, tier=tier, bytes=GIGABYTE) for tier, time in times.items()),
+        _row("fetch_time_ratio", times[slow] / times[fast], tier=slow, over=fast),
+    ]
+
+
 def recoveries(scenario: Scenario, prefix_tokens: Sequence[float] | None = None) -> Rows:
-    """How long a prefix takes to come back: by tier, and by recomputing it."""
-    model, element = scenario.model, scenario.serving.element
+    """How long a prefix takes to come back: by tier, by recomputing it, and from both ends."""
     lengths = [_prompt(scenario)[0]] if prefix_tokens is None else prefix_tokens
     rows = []
     for tokens in lengths:
-        held = _kv_bytes(model, tokens, element)
-        recomputed = _prefill_time(scenario, tokens, 0)
+        held, recomputed = _held(scenario, tokens), _prefill_time(scenario, tokens, 0)
         rows.append(_row("recompute_time_s", recomputed, tokens=tokens))
         for tier, part in scenario.hardware.tiers.items():
-            fetched = recovery.fetch_time(held, part.read_bytes_per_s, part.access_latency_s)
+            fetched = _fetch_time(part, held)
             at = {"tier": tier, "bytes": held, "tokens": tokens}
             rows.append(_row("fetch_time_s", fetched, **at))
             rows.append(_row("recovery_time_s", recovery.recovery_time(fetched, recomputed), **at))
+            rows.append(_row("two_ended_time_s", _two_ended(scenario, tokens, part), **at))
     return rows
 
 
-def gigabyte_chart(scenario: Scenario) -> Rows:
-    """The paper's recovery chart: 1 GB from each tier, and the slowest over the fastest."""
-    rows = [
-        _row(
-            "fetch_time_s",
-            recovery.fetch_time(GIGABYTE, part.read_bytes_per_s, part.access_latency_s),
-            tier=tier,
-            bytes=GIGABYTE,
-        )
-        for tier, part in scenario.hardware.tiers.items()
-    ]
-    times = {row["tier"]: row["value"] for row in rows}
-    slow, fast = max(times, key=times.get), min(times, key=times.get)
-    rows.append(_row("fetch_time_ratio", times[slow] / times[fast], tier=slow, over=fast))
-    return rows
+def _two_ended(scenario: Scenario, tokens: float, part: Tier) -> float:
+    """Recovery that computes from the front while it fetches from the back [s].
+
+    The meeting point is found by bisection, since a tabulated curve has no closed form; for a
+    rate and full attention it is that of ``two_ended_recovery_time``.
+    """
+    held = _held(scenario, tokens)
+
+    def computed(front: float) -> float:
+        return _prefill_time(scenario, front, 0) if front >= 1 else 0.0
+
+    def fetched(front: float) -> float:
+        return _fetch_time(part, held * (1 - front / tokens))
+
+    low, high = 0.0, tokens
+    if computed(high) <= fetched(high):
+        return computed(high)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if computed(middle) < fetched(middle) else (low, middle)
+    return fetched(low)
 
 
 def crossovers(scenario: Scenario, most_tokens: float = 2**20) -> Rows:
@@ -171,22 +231,21 @@ def crossovers(scenario: Scenario, most_tokens: float = 2**20) -> Rows:
 
     Looked for among whole tokens up to ``most_tokens`` or the end of the tabulated curve.
     """
-    table = scenario.serving.prefill.table
-    if table:
-        most_tokens = min(most_tokens, latency.prefill_table(table).new_tokens[-1])
+    table = _table(scenario)
+    if table is not None:
+        most_tokens = min(most_tokens, table.new_tokens[-1])
     rows = []
     for tier, part in scenario.hardware.tiers.items():
 
-        def lead(tokens: float, part=part) -> float:
-            held = _kv_bytes(scenario.model, tokens, scenario.serving.element)
-            fetched = recovery.fetch_time(held, part.read_bytes_per_s, part.access_latency_s)
+        def lead(tokens: float, part: Tier = part) -> float:
+            fetched = _fetch_time(part, _held(scenario, tokens))
             return _prefill_time(scenario, tokens, 0) - fetched
 
         rows.append(_row("crossover_tokens", _first_positive(lead, most_tokens), tier=tier))
     return rows
 
 
-def _first_positive(function: Any, most: float) -> float:
+def _first_positive(function: Callable[[float], float], most: float) -> float:
     """Smallest whole number in [1, most] from which ``function`` stays above zero; nan if none."""
     grid = np.unique(np.rint(np.geomspace(1, most, 200)))
     above = [function(point) > 0 for point in grid]
@@ -205,22 +264,29 @@ def _first_positive(function: Any, most: float) -> float:
 def loads(scenario: Scenario) -> Rows:
     """Load of each tier if it alone served every hit, and the mean fetch under that load.
 
+    Hits are read; of the misses the admitted share is written, where the tier states a write rate.
+
     Raises
     ------
     InputError
-        If a tier is asked for more than it can read: there is no steady state to speak of.
+        If a tier is asked for more than it can do: there is no steady state to speak of.
     """
+    workload = scenario.workload
     prefix, _ = _prompt(scenario)
-    held = _kv_bytes(scenario.model, prefix, scenario.serving.element)
-    hits_per_s = scenario.workload.requests_per_s * scenario.workload.ceiling
+    held = _held(scenario, prefix)
+    hits_per_s = workload.requests_per_s * workload.ceiling
+    writes_per_s = (workload.requests_per_s - hits_per_s) * workload.admitted_share
     rows = []
     for tier, part in scenario.hardware.tiers.items():
         load = recovery.offered_load(hits_per_s, held, part.read_bytes_per_s)
+        if part.write_bytes_per_s is not None:
+            load += recovery.offered_load(writes_per_s, held, part.write_bytes_per_s)
         if load >= 1:
             raise InputError(
                 scenario.where(f"hardware.tiers.{tier}.read"),
-                f"a load of {load:.2f} ({hits_per_s:g} fetches/s of {held:.3g} B)",
-                "a load below 1: a faster tier, fewer requests or shorter prompts",
+                f"a load of {load:.2f} if this tier alone serves {hits_per_s:.3g} hits/s and "
+                f"stores {writes_per_s:.3g} misses/s of {held:.3g} B",
+                "a load below 1: a faster tier, fewer requests, shorter prompts or less admitted",
             )
         shared = recovery.shared_fetch_time(
             held, part.read_bytes_per_s, part.access_latency_s, load
@@ -228,6 +294,26 @@ def loads(scenario: Scenario) -> Rows:
         rows.append(_row("offered_load", load, tier=tier))
         rows.append(_row("shared_fetch_time_s", shared, tier=tier, bytes=held, tokens=prefix))
     return rows
+
+
+# Slack
+
+
+def _visible_transfer(
+    scenario: Scenario, model: models.Model, sent: float, prefill_s: float
+) -> float:
+    transfer = scenario.serving.transfer
+    if scenario.serving.first_token_from == "prefill":
+        return 0.0
+    return float(
+        slack.visible_transfer_time(
+            sent,
+            transfer.rate_bytes_per_s,
+            transfer.latency_s,
+            model.layers if transfer.layerwise else 1,
+            prefill_s,
+        )
+    )
 
 
 def slacks(scenario: Scenario, prefix_tokens: Sequence[float] | None = None) -> Rows:
@@ -238,51 +324,124 @@ def slacks(scenario: Scenario, prefix_tokens: Sequence[float] | None = None) -> 
 
 
 def _slacks_at(scenario: Scenario, prefix: float, new: float) -> Rows:
-    model, serving = scenario.model, scenario.serving
+    wait_s = scenario.serving.queue_wait_s
     computed = _prefill_time(scenario, new, prefix)
-    recomputed = _prefill_time(scenario, prefix, 0)
-    held = _kv_bytes(model, prefix, serving.element)
-    sent = _kv_bytes(model, prefix + new, serving.element)
-    transfer = slack.visible_transfer_time(
-        sent,
-        serving.transfer.rate_bytes_per_s,
-        serving.transfer.latency_s,
-        model.layers if serving.transfer.layerwise else 1,
-        computed,
-    )
+    recomputed, cold = _prefill_time(scenario, prefix, 0), _prefill_time(scenario, prefix + new, 0)
+    held, sent = _held(scenario, prefix), _held(scenario, prefix + new)
     rows = []
     for pool in POOLS:
-        visible = (
-            transfer if pool == "disaggregated" and serving.first_token_from == "decode" else 0.0
+        split = pool == "disaggregated"
+        visible, visible_cold = (
+            _visible_transfer(scenario, scenario.model, sent, time) if split else 0.0
+            for time in (computed, cold)
         )
-        left = slack.ttft_slack(scenario.slo.ttft_s, serving.queue_wait_s, computed, visible)
+        left = slack.ttft_slack(scenario.slo.ttft_s, wait_s, computed, visible)
         at = {"pool": pool, "tokens": prefix}
         rows.append(_row("visible_transfer_time_s", visible, **at))
         rows.append(_row("ttft_slack_s", left, **at))
+        rows.append(_row("cold_ttft_s", slack.ttft(wait_s, 0.0, cold, visible_cold), **at))
         for tier, part in scenario.hardware.tiers.items():
-            fetched = recovery.fetch_time(held, part.read_bytes_per_s, part.access_latency_s)
-            first = slack.ttft(serving.queue_wait_s, fetched, computed, visible)
+            fetched, both = _fetch_time(part, held), _two_ended(scenario, prefix, part)
+            first = slack.ttft(wait_s, fetched, computed, visible)
             fits = slack.on_critical_path(fetched, left, recomputed)
             most = slack.max_fetch_bytes(left, part.read_bytes_per_s, part.access_latency_s)
             rows.append(_row("ttft_s", first, tier=tier, **at))
             rows.append(_row("max_fetch_bytes", most, tier=tier, **at))
             rows.append(_row("within_slack", fetched <= left, tier=tier, **at))
             rows.append(_row("on_critical_path", fits, tier=tier, **at))
+            rows.append(_row("two_ended_within_slack", both <= left, tier=tier, **at))
     return rows
 
 
-def _rent(scenario: Scenario, prices: Any, tier: str) -> float | None:
-    """Rent of a byte of a tier, energy included [USD/B/s]; None where it has no price."""
-    energy = scenario.hardware.tiers[tier].power_w_per_byte * prices.energy_usd_per_j
+def needed_rates(scenario: Scenario) -> Rows:
+    """Slowest read rate at which a tier can be waited for, model by model.
+
+    For the scenario's prefix and target with split pools: the cache of the prefix over the
+    shorter of the model's own slack and its own prefill. The scenario's model by its own prefill,
+    the others by tabulated ones on the GPUs of their tables; infinite where there is no slack.
+    """
+    prefix, new = _prompt(scenario)
+    table = _table(scenario)
+    own = (scenario.model, scenario.hardware.gpus, lambda *at: _prefill_time(scenario, *at))
+    cases = [own] + [
+        (model, table.gpus, table.prefill_time)
+        for table, model in _tabulated()
+        if model.name != scenario.model.name
+    ]
+    rows = []
+    for model, gpus, prefill_time in cases:
+        tabulated = model.name != scenario.model.name or table is not None
+        held, sent = (
+            _kv_bytes(model, tokens, scenario.serving.element, scenario.serving.window_cache)
+            for tokens in (prefix, prefix + new)
+        )
+        computed, recomputed = float(prefill_time(new, prefix)), float(prefill_time(prefix, 0))
+        visible = _visible_transfer(scenario, model, sent, computed)
+        left = slack.ttft_slack(
+            scenario.slo.ttft_s, scenario.serving.queue_wait_s, computed, visible
+        )
+        within = min(float(left), recomputed)
+        at = {"model": _short(model), "gpus": gpus, "tokens": prefix}
+        kind = "tabulated" if tabulated else "predicted"
+        rows.append(_row("recompute_time_s", recomputed, kind, **at))
+        rows.append(_row("ttft_slack_s", left, **at))
+        rows.append(_row("needed_bytes_per_s", held / within if within > 0 else math.inf, **at))
+    return rows
+
+
+def _tabulated() -> list[tuple[latency.PrefillTable, models.Model]]:
+    """Every tabulated prefill curve with the model that it is of."""
+    return [
+        (latency.prefill_table(name), models.load(row["model"]))
+        for name, row in latency.instances().items()
+    ]
+
+
+# Capacity and cost
+
+
+def _writes_per_s(scenario: Scenario, part: Tier) -> float:
+    """Times per second that a tier is written over: the admitted misses over its capacity."""
+    workload = scenario.workload
+    return float(
+        cost.drive_writes_per_s(
+            workload.requests_per_s * workload.prompt_tokens,
+            (1 - workload.ceiling) * workload.admitted_share,
+            _slope(scenario),
+            part.capacity_bytes,
+        )
+    )
+
+
+def _life(scenario: Scenario, prices: Prices, part: Tier) -> float:
+    """Time over which a bought tier is written off: its lifetime, or its wear if less [s]."""
+    written = _writes_per_s(scenario, part)
+    if part.rated_writes_per_s is None or not written:
+        return prices.lifetime_s
+    return min(prices.lifetime_s, part.rated_life_s * part.rated_writes_per_s / written)
+
+
+def _rent(
+    scenario: Scenario, prices: Prices, tier: str, reading: str | None = None
+) -> float | None:
+    """Rent of a byte of a tier [USD/B/s]; None where it has no price.
+
+    A bought byte and one that comes with the GPU draw power at the scenario's expense; a rented
+    one has it in its rent.
+    """
+    part = scenario.hardware.tiers[tier]
+    energy = part.power_w_per_byte * prices.energy_usd_per_j
+    reading = reading or prices.reading
     if tier == "hbm":
         return None
-    if prices.reading == "bundled":
+    if reading == "bundled":
         return energy
-    if prices.reading == "rented":
-        rent = getattr(prices.rent, tier)
-        return None if rent is None else rent + energy
+    if reading == "rented":
+        return getattr(prices.rent, tier)
     price = getattr(prices, tier)
-    return None if price is None else cost.amortised_rent(price, prices.lifetime_s) + energy
+    if price is None:
+        return None
+    return float(cost.amortised_rent(price, _life(scenario, prices, part))) + energy
 
 
 def priced_tiers(scenario: Scenario) -> list[str]:
@@ -294,68 +453,135 @@ def priced_tiers(scenario: Scenario) -> list[str]:
     ]
 
 
+def _hit_value(scenario: Scenario, gpu_usd_per_s: float) -> float:
+    """Value of a hit that is there in time [USD/token]."""
+    prefix, _ = _prompt(scenario)
+    recomputed = _prefill_time(scenario, prefix, 0)
+    return float(cost.value_per_token(recomputed, prefix, scenario.hardware.gpus, gpu_usd_per_s))
+
+
+def _use(scenario: Scenario, tier: str) -> tuple[str, float]:
+    """How a tier is used with split pools, and the share of a hit's value that it gives then.
+
+    On the critical path a hit has its full value. Off it, that of a prefetch that comes in time;
+    without a lead time none.
+    """
+    prefix, new = _prompt(scenario)
+    part = scenario.hardware.tiers[tier]
+    rows = _slacks_at(scenario, prefix, new)
+    fits = any(
+        row["value"]
+        for row in rows
+        if (row["quantity"], row.get("tier"), row["pool"])
+        == ("on_critical_path", tier, "disaggregated")
+    )
+    in_time = 0.0
+    if scenario.workload.lead_time_s:
+        fetched = _fetch_time(part, _held(scenario, prefix))
+        in_time = float(slack.prefetch_probability(fetched, scenario.workload.lead_time_s))
+    share = float(capacity.tier_value(1.0, fits, in_time))
+    return ("critical path" if fits else "prefetch"), share
+
+
 def costs(scenario: Scenario) -> Rows:
-    """Rent of each tier, and what a hit is worth in money and energy."""
+    """What a hit is worth in money and energy; rent, wear and use of each priced tier."""
     prefix, _ = _prompt(scenario)
     gpus, prices = scenario.hardware.gpus, scenario.prices
-    recomputed = _prefill_time(scenario, prefix, 0)
-    value = cost.value_per_token(recomputed, prefix, gpus, prices.gpu_usd_per_s)
+    value = _hit_value(scenario, prices.gpu_usd_per_s)
     rows = [_row("value_usd_per_token", value, tokens=prefix)]
-    per_token = _kv_bytes_per_token(scenario.model, scenario.serving.element)
-    if per_token:
-        rows.append(_row("value_density_usd_per_byte", cost.value_density(value, per_token)))
+    if _slope(scenario):
+        density = cost.value_density(value, _slope(scenario))
+        rows.append(_row("value_density_usd_per_byte", density))
     if scenario.hardware.gpu_power_w is not None:
+        recomputed = _prefill_time(scenario, prefix, 0)
         energy = cost.recompute_energy(recomputed, gpus, scenario.hardware.gpu_power_w)
-        rows.append(_row("recompute_energy_j", energy, tokens=prefix))
         usd = cost.energy_cost(energy, prices.energy_usd_per_j)
+        rows.append(_row("recompute_energy_j", energy, tokens=prefix))
         rows.append(_row("recompute_energy_usd", usd, tokens=prefix))
-    rows.extend(
-        _row(
-            "rent_usd_per_byte_s", _rent(scenario, prices, tier), tier=tier, reading=prices.reading
-        )
-        for tier in priced_tiers(scenario)
-    )
+    for tier in priced_tiers(scenario):
+        part, (use, share) = scenario.hardware.tiers[tier], _use(scenario, tier)
+        at = {"tier": tier, "reading": prices.reading}
+        rows.append(_row("rent_usd_per_byte_s", _rent(scenario, prices, tier), **at))
+        rows.append(_row("share_of_value", share, tier=tier, use=use))
+        if part.rated_writes_per_s is not None:
+            written = _writes_per_s(scenario, part)
+            rows.append(_row("drive_writes_per_day", written * 86400, tier=tier))
+            rows.append(_row("rated_writes_per_day", part.rated_writes_per_s * 86400, tier=tier))
+            rows.append(_row("life_s", _life(scenario, prices, part), tier=tier))
     return rows
+
+
+def _ratio(scenario: Scenario, value: float, rent: float, beta: float) -> float:
+    """Marginal ratio at the working set; infinite where a byte has no rent."""
+    workload = scenario.workload
+    if rent == 0:
+        return math.inf if value > 0 else 0.0
+    return float(
+        capacity.marginal_ratio(
+            workload.requests_per_s * workload.prompt_tokens,
+            value,
+            workload.ceiling,
+            beta,
+            workload.working_set_bytes,
+            rent,
+        )
+    )
+
+
+def _best_bytes(scenario: Scenario, ratio: float, beta: float) -> float:
+    """Break-even capacity, without the bound of the working set [B]."""
+    if not 0 < ratio < math.inf:
+        return ratio if ratio == 0 else math.inf
+    return float(capacity.break_even_capacity(ratio, beta) * scenario.workload.working_set_bytes)
 
 
 def capacities(scenario: Scenario, tail_exponents: Sequence[float] | None = None) -> Rows:
     """Break-even capacity of each priced tier alone, with the band of its dated prices.
 
     The reference is the working set with the hit rate's ceiling; without a working set there is no
-    row. The band takes GPU and byte prices at opposite ends.
+    row. A hit counts by the tier's use: in full on the critical path, as a prefetch off it. The
+    band takes GPU and byte prices at opposite ends.
     """
-    workload, prices = scenario.workload, scenario.prices
+    workload = scenario.workload
     if workload.working_set_bytes is None:
         return []
-    prefix, _ = _prompt(scenario)
-    recomputed = _prefill_time(scenario, prefix, 0)
     exponents = [workload.tail_exponent] if tail_exponents is None else tail_exponents
     ends = {
-        "middle": (prices.gpu_usd_per_s, prices),
-        "low": (scenario.low.gpu_usd_per_s, scenario.high),
-        "high": (scenario.high.gpu_usd_per_s, scenario.low),
+        "middle": (scenario.prices, scenario.prices),
+        "low": (scenario.low, scenario.high),
+        "high": (scenario.high, scenario.low),
     }
+    values = {band: _hit_value(scenario, gpu.gpu_usd_per_s) for band, (gpu, _) in ends.items()}
     rows = []
     for tier in priced_tiers(scenario):
+        use, share = _use(scenario, tier)
         for beta in exponents:
-            for band, (gpu_usd_per_s, byte_prices) in ends.items():
-                value = cost.value_per_token(
-                    recomputed, prefix, scenario.hardware.gpus, gpu_usd_per_s
-                )
+            for band, (_, byte_prices) in ends.items():
                 rent = _rent(scenario, byte_prices, tier)
-                ratio = capacity.marginal_ratio(
-                    workload.requests_per_s * workload.prompt_tokens,
-                    value,
-                    workload.ceiling,
-                    beta,
-                    workload.working_set_bytes,
-                    rent,
-                )
-                best = capacity.break_even_capacity(ratio, beta) * workload.working_set_bytes
-                at = {"tier": tier, "beta": beta, "band": band}
+                ratio = _ratio(scenario, share * values[band], rent, beta)
+                best = _best_bytes(scenario, ratio, beta)
+                at = {"tier": tier, "use": use, "beta": beta, "band": band}
                 rows.append(_row("marginal_ratio", ratio, **at))
                 rows.append(_row("break_even_bytes", best, **at))
                 rows.append(_row("worth_buying_bytes", min(best, workload.working_set_bytes), **at))
+    return rows
+
+
+def readings(scenario: Scenario) -> Rows:
+    """Rent and marginal ratio of each tier in the three readings of rent, at today's prices."""
+    beta, workload = scenario.workload.tail_exponent, scenario.workload
+    value = _hit_value(scenario, scenario.prices.gpu_usd_per_s)
+    rows = []
+    for tier in scenario.hardware.tiers:
+        for reading in READINGS:
+            rent = _rent(scenario, scenario.prices, tier, reading)
+            if rent is None:
+                continue
+            at = {"tier": tier, "reading": reading}
+            rows.append(_row("reading_rent_usd_per_byte_s", rent, **at))
+            if workload.working_set_bytes is not None:
+                ratio = _ratio(scenario, _use(scenario, tier)[1] * value, rent, beta)
+                rows.append(_row("reading_marginal_ratio", ratio, **at))
     return rows
 
 
@@ -367,20 +593,20 @@ def intervals(scenario: Scenario) -> Rows:
     """
     prefix, _ = _prompt(scenario)
     gpus, prices = scenario.hardware.gpus, scenario.prices
-    held = _kv_bytes(scenario.model, prefix, scenario.serving.element)
-    recomputed = cost.recompute_cost(_prefill_time(scenario, prefix, 0), gpus, prices.gpu_usd_per_s)
+    held = _held(scenario, prefix)
+    recomputed_s = _prefill_time(scenario, prefix, 0)
+    recomputed = cost.recompute_cost(recomputed_s, gpus, prices.gpu_usd_per_s)
     rows = []
     for tier in priced_tiers(scenario):
-        part = scenario.hardware.tiers[tier]
-        fetched = recovery.fetch_time(held, part.read_bytes_per_s, part.access_latency_s)
-        loads = {"free": 0.0, "gpu waits": cost.recompute_cost(fetched, gpus, prices.gpu_usd_per_s)}
-        for loading, usd in loads.items():
-            interval = capacity.break_even_interval(
-                recomputed, usd, _rent(scenario, prices, tier), held
-            )
-            rows.append(
-                _row("break_even_interval_s", interval, tier=tier, tokens=prefix, loading=loading)
-            )
+        rent = _rent(scenario, prices, tier)
+        if rent == 0:
+            continue
+        fetched = _fetch_time(scenario.hardware.tiers[tier], held)
+        waits = cost.recompute_cost(fetched, gpus, prices.gpu_usd_per_s)
+        for loading, usd in (("free", 0.0), ("gpu waits", waits)):
+            interval = capacity.break_even_interval(recomputed, usd, rent, held)
+            at = {"tier": tier, "tokens": prefix, "loading": loading}
+            rows.append(_row("break_even_interval_s", interval, **at))
     return rows
 
 
@@ -388,29 +614,22 @@ def blocks(scenario: Scenario) -> Rows:
     """The scenario in the units of a replay: blocks that a tier holds, and the price of one block.
 
     ``price_per_block`` is the rent of a block over the benefit of a hit rate of one, both for the
-    same time: where the reuse curve rises by more than this per block, the block earns its rent.
+    same time and by the tier's use: where the reuse curve rises by more than this per block, the
+    block earns its rent. Infinite where a hit from the tier is worth nothing.
     """
     workload = scenario.workload
-    block_bytes = scenario.serving.block_tokens * _kv_bytes_per_token(
-        scenario.model, scenario.serving.element
-    )
+    block_bytes = scenario.serving.block_tokens * _slope(scenario)
     if not block_bytes:
         return []
-    prefix, _ = _prompt(scenario)
-    value = cost.value_per_token(
-        _prefill_time(scenario, prefix, 0),
-        prefix,
-        scenario.hardware.gpus,
-        scenario.prices.gpu_usd_per_s,
-    )
+    value = _hit_value(scenario, scenario.prices.gpu_usd_per_s)
     tokens_per_s = workload.requests_per_s * workload.prompt_tokens
     rows = [_row("block_bytes", block_bytes)]
     for tier, part in scenario.hardware.tiers.items():
         rows.append(_row("capacity_blocks", part.capacity_bytes / block_bytes, tier=tier))
     for tier in priced_tiers(scenario):
         rent = cost.cost_rate(_rent(scenario, scenario.prices, tier), block_bytes)
-        benefit = cost.benefit_rate(tokens_per_s, value, 1.0)
-        rows.append(_row("price_per_block", rent / benefit, tier=tier))
+        benefit = cost.benefit_rate(tokens_per_s, _use(scenario, tier)[1] * value, 1.0)
+        rows.append(_row("price_per_block", rent / benefit if benefit else math.inf, tier=tier))
     return rows
 
 
@@ -425,6 +644,7 @@ def intervals_by_model(
     predictions.
     """
     rows = []
+    rents = {tier: _rent(scenario, scenario.prices, tier) for tier in priced_tiers(scenario)}
     for table, model in _tabulated():
         for tokens in prefix_tokens:
             prefill_s = table.prefill_time(tokens)
@@ -432,49 +652,13 @@ def intervals_by_model(
             at = {"model": _short(model), "tokens": tokens}
             rows.append(_row("prefill_time_s", prefill_s, "tabulated", **at))
             for element in elements:
-                held = _kv_bytes(model, tokens, element)
-                for tier in priced_tiers(scenario):
-                    rent = _rent(scenario, scenario.prices, tier)
-                    interval = capacity.break_even_interval(usd, 0.0, rent, held)
-                    rows.append(
-                        _row("break_even_interval_s", interval, **at, element=element, tier=tier)
-                    )
+                held = _kv_bytes(model, tokens, element, scenario.serving.window_cache)
+                for tier, rent in rents.items():
+                    if rent:
+                        interval = capacity.break_even_interval(usd, 0.0, rent, held)
+                        at_tier = {**at, "element": element, "tier": tier}
+                        rows.append(_row("break_even_interval_s", interval, **at_tier))
     return rows
-
-
-def _tabulated() -> list[tuple[latency.PrefillTable, models.Model]]:
-    """Every tabulated prefill curve with the model that it is of."""
-    return [
-        (latency.prefill_table(name), models.load(row["model"]))
-        for name, row in latency.instances().items()
-    ]
-
-
-def disk(scenario: Scenario) -> str:
-    """The tier with the lowest read rate."""
-    tiers = scenario.hardware.tiers
-    return min(tiers, key=lambda tier: tiers[tier].read_bytes_per_s)
-
-
-def one_disk(scenario: Scenario) -> Rows:
-    """The scenario's prefix from its slowest tier against tabulated prefill, model by model."""
-    prefix, _ = _prompt(scenario)
-    tier = disk(scenario)
-    part = scenario.hardware.tiers[tier]
-    rows = []
-    for table, model in _tabulated():
-        held = _kv_bytes(model, prefix, scenario.serving.element)
-        fetched = recovery.fetch_time(held, part.read_bytes_per_s, part.access_latency_s)
-        at = {"model": _short(model), "tokens": prefix}
-        rows.append(_row("fetch_time_s", fetched, tier=tier, bytes=held, **at))
-        rows.append(_row("prefill_time_s", table.prefill_time(prefix), "tabulated", **at))
-    return rows
-
-
-def disaggregated_slack(scenario: Scenario) -> float:
-    """Slack of the scenario's prompt with split pools [s]."""
-    left = (row for row in slacks(scenario) if row["quantity"] == "ttft_slack_s")
-    return next(row["value"] for row in left if row["pool"] == "disaggregated")
 
 
 def everything(scenario: Scenario) -> Rows:
@@ -487,20 +671,7 @@ def everything(scenario: Scenario) -> Rows:
         *loads(scenario),
         *slacks(scenario),
         *costs(scenario),
+        *readings(scenario),
         *capacities(scenario),
         *intervals(scenario),
     ]
-
-
-def render(rows: Rows) -> str:
-    """Rows as text, one a line."""
-    lines = []
-    for row in rows:
-        where = " ".join(
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in row.items()
-            if name not in ("quantity", "kind", "value")
-        )
-        value = "none" if row["value"] is None else f"{row['value']:.6g}"
-        lines.append(f"{row['quantity']:<28} {value:>14}  {row['kind']}  {where}")
-    return "\n".join(lines)

@@ -99,6 +99,7 @@ PerSecond = _quantity("1/s", "2 /s")
 Power = _quantity("W", "600 W")
 PowerPerByte = _quantity("W/B", "0.08 W/GB")
 Fraction = _quantity("", "0.6", most=1.0)
+Params = _quantity("", "8.0e9", least=1.0, most=1e15)
 Percentile = _quantity("", "90", least=1.0, most=99.99)
 TailExponent = Annotated[_quantity("", "0.6", least=-1e9), AfterValidator(_inside_unit_interval)]
 Text = Annotated[str, _leaf_schema("H200-NVL", {"type": "string"})]
@@ -138,7 +139,8 @@ class Tier(_Part):
     write_bytes_per_s: Rate | None = Field(None, alias="write")
     access_latency_s: Seconds = Field(0.0, alias="latency")
     power_w_per_byte: PowerPerByte = Field(0.0, alias="power")
-    drive_writes_per_s: PerSecond | None = Field(None, alias="endurance")
+    rated_writes_per_s: PerSecond | None = Field(None, alias="endurance")
+    rated_life_s: Duration = Field(units.quantity("5 years", "s"), alias="rated_for")
 
 
 class Hardware(_Part):
@@ -159,10 +161,14 @@ class Transfer(_Part):
 
 
 class Prefill(_Part):
-    """Speed of prefill: a tabulated curve by its name, or the FLOP rate that a GPU reaches."""
+    """Speed of prefill: a tabulated curve by its name, or the FLOP rate that a GPU reaches.
+
+    With a rate, ``active_params`` states what a configuration file alone does not tell.
+    """
 
     table: Text | None = None
     flops_per_s: FlopRate | None = Field(None, alias="rate")
+    active_params: Params | None = None
 
     @model_validator(mode="after")
     def _one_of_two(self) -> "Prefill":
@@ -173,7 +179,11 @@ class Prefill(_Part):
 
 
 class Serving(_Part):
-    """How the model is served."""
+    """How the model is served.
+
+    ``window_cache: full`` is an engine that keeps every token in window layers too, as some do
+    when a cache connector is used.
+    """
 
     element: _choice("bf16", "fp16", "fp8", "int8", "fp4") = "bf16"
     block_tokens: Tokens = Field(alias="block")
@@ -182,10 +192,16 @@ class Serving(_Part):
     first_token_from: _choice("decode", "prefill") = "decode"
     transfer: Transfer
     queue_wait_s: Seconds = Field(0.0, alias="queue_wait")
+    window_cache: _choice("window", "full") = "window"
 
 
 class Workload(_Part):
-    """What is asked of it. A prompt is a reusable prefix and ``new`` tokens that no cache holds."""
+    """What is asked of it. A prompt is a reusable prefix and ``new`` tokens that no cache holds.
+
+    ``ceiling`` is the share of prompt tokens that a cache of the ``working_set`` serves,
+    ``admitted`` the share of the others that is written to a tier, ``lead_time`` the mean time
+    from knowing of a request to needing its cache.
+    """
 
     requests_per_s: PerSecond = Field(alias="requests")
     prompt_tokens: Tokens = Field(alias="prompt")
@@ -195,6 +211,8 @@ class Workload(_Part):
     tail_exponent: TailExponent = Field(alias="beta")
     ceiling: Fraction = 1.0
     working_set_bytes: Bytes | None = Field(None, alias="working_set")
+    admitted_share: Fraction = Field(1.0, alias="admitted")
+    lead_time_s: Seconds | None = Field(None, alias="lead_time")
 
     @model_validator(mode="after")
     def _new_is_part_of_prompt(self) -> "Workload":

@@ -38,8 +38,8 @@ MAY_IMPORT = {
     },
     "diagnose": {"data", "errors", "redact", "units"},
     "lab": {"data", "errors", "redact", "units"},
-    "answers": {"units"},
-    "tables": {"units"},
+    "answers": {"scenario", "units"},
+    "tables": {"answers", "results", "units"},
     "figures": {"data", "units"},
 }
 HEAVY = {"pandas", "scipy", "matplotlib", "seaborn", "numba", "pyarrow", "pydantic", "IPython"}

@@ -66,7 +66,7 @@ def test_evaluate_prints_rows(capsys):
 
 def test_text_output_for_people(capsys):
     assert "131072" in run(capsys, "size", "llama-3.1-8b")[1]
-    assert "fetch_time_ratio" in run(capsys, "evaluate", "paper")[1]
+    assert "a factor of 1,600" in run(capsys, "evaluate", "paper")[1]
 
 
 @pytest.mark.parametrize(

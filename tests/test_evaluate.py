@@ -66,7 +66,7 @@ class TestIdentities:
         work = paper.workload
         rows = evaluate.capacities(paper)
         best = value(rows, "break_even_bytes", tier="dram", band="middle")
-        token_value = value(evaluate.costs(paper), "value_usd_per_token")
+        token_value = value(evaluate.costs(paper), "value_usd_per_token")  # DRAM may be waited for
         rent = value(evaluate.costs(paper), "rent_usd_per_byte_s", tier="dram")
 
         def net(bytes_):
@@ -144,13 +144,68 @@ class TestTurns:
         energy = paper.hardware.tiers["dram"].power_w_per_byte * paper.prices.energy_usd_per_j
         assert rents["bundled"] == pytest.approx(energy)
         assert rents["amortised"] - energy == pytest.approx(13.8e-9 / paper.prices.lifetime_s)
-        assert rents["rented"] > rents["amortised"]
+        assert rents["rented"] == pytest.approx(paper.prices.rent.dram)
 
     def test_an_overloaded_tier_is_named(self, paper):
         with pytest.raises(
             InputError, match=r"paper\.yaml:\d+ hardware\.tiers\.nvme\.read: found a load"
         ):
             evaluate.loads(change(paper, workload={"requests_per_s": 20.0}))
+
+    def test_two_ends_meet_where_the_closed_form_says(self, paper):
+        from kvpaper.formulas import recovery
+
+        model, tier = paper.model, paper.hardware.tiers["nvme"]
+        expected = recovery.two_ended_recovery_time(
+            7744, 0, model.active_params, 32, 32, 128, 580e12, 131_072, tier.read_bytes_per_s, 0.0
+        )
+        rows = evaluate.recoveries(paper)
+        assert value(rows, "two_ended_time_s", tier="nvme") == pytest.approx(expected, rel=1e-6)
+
+    def test_a_tier_off_the_critical_path_counts_as_a_prefetch(self, paper):
+        rows = evaluate.costs(paper)
+        share = value(rows, "share_of_value", tier="nvme", use="prefetch")
+        fetched = value(evaluate.recoveries(paper), "fetch_time_s", tier="nvme")
+        assert share == pytest.approx(math.exp(-fetched / 1.0))
+        assert value(rows, "share_of_value", tier="dram", use="critical path") == 1
+        none = evaluate.costs(change(paper, workload={"lead_time_s": None}))
+        assert value(none, "share_of_value", tier="nvme") == 0
+
+    def test_wear_shortens_the_life_that_the_rent_is_counted_over(self, paper):
+        rows = evaluate.costs(paper)
+        written = 2 * 8000 * (1 - 0.3736) * 131_072 / 30e12 * 86400
+        assert value(rows, "drive_writes_per_day", tier="nvme") == pytest.approx(written)
+        assert value(rows, "life_s", tier="nvme") == pytest.approx(5 * 31_557_600 / written)
+        gentle = evaluate.costs(change(paper, workload={"admitted_share": 0.1}))
+        assert value(gentle, "life_s", tier="nvme") == paper.prices.lifetime_s
+        assert value(gentle, "rent_usd_per_byte_s", tier="nvme") < value(
+            rows, "rent_usd_per_byte_s", tier="nvme"
+        )
+
+    def test_the_reading_of_rent_can_turn_the_verdict(self, paper):
+        rows = evaluate.readings(paper)
+        ratio = {
+            reading: value(rows, "reading_marginal_ratio", tier="nvme", reading=reading)
+            for reading in evaluate.READINGS
+        }
+        assert ratio["rented"] < 1 < ratio["amortised"] < ratio["bundled"]
+
+    @pytest.mark.parametrize(("table", "gpus"), [("llama-3.1-70b", 4), ("qwen3-235b-fp8", 1)])
+    def test_a_table_of_another_model_or_gpu_count_is_refused(self, table, gpus):
+        moe = scenario.load("h200-moe")
+        prefill = moe.serving.prefill.model_copy(update={"table": table})
+        wrong = change(moe, serving={"prefill": prefill}, hardware={"gpus": gpus})
+        with pytest.raises(InputError, match=r"serving\.prefill\.table: found a table of"):
+            evaluate.recoveries(wrong)
+
+    def test_stated_parameters_stand_in_for_unknown_ones(self, paper):
+        unknown = dataclasses.replace(
+            paper, model=dataclasses.replace(paper.model, active_params=None)
+        )
+        stated = paper.serving.prefill.model_copy(update={"active_params": 8.0e9})
+        assert evaluate.recoveries(change(unknown, serving={"prefill": stated})) == (
+            evaluate.recoveries(paper)
+        )
 
     def test_a_rate_for_a_model_of_unknown_size_is_refused(self, paper):
         unknown = dataclasses.replace(
@@ -166,16 +221,31 @@ class TestTurns:
 
 
 class TestModels:
-    def test_latent_attention_keeps_the_disk_in_the_game(self, paper):
-        rows = evaluate.one_disk(paper)
-        fetch, prefill = (
-            value(rows, quantity, model="DeepSeek-V3")
-            for quantity in ("fetch_time_s", "prefill_time_s")
+    def test_needed_rate_by_hand(self, paper):
+        rows = evaluate.needed_rates(paper)
+        own = {"model": "Llama-3.1-8B"}
+        left = value(rows, "ttft_slack_s", **own)
+        recomputed = value(rows, "recompute_time_s", **own)
+        needed = value(rows, "needed_bytes_per_s", **own)
+        assert needed == pytest.approx(131_072 * 7744 / min(left, recomputed))
+        slack = value(evaluate.slacks(paper), "ttft_slack_s", pool="disaggregated")
+        assert left == pytest.approx(slack)
+
+    def test_latent_attention_makes_the_papers_disk_fast_enough(self, paper):
+        rows = evaluate.needed_rates(paper)
+        assert value(rows, "needed_bytes_per_s", model="DeepSeek-V3") < 3e9
+        assert value(rows, "needed_bytes_per_s", model="Llama-3.1-8B") > 3e9
+        assert {row["kind"] for row in rows if row["quantity"] == "recompute_time_s"} == {
+            "predicted",
+            "tabulated",
+        }
+
+    def test_an_engine_that_keeps_full_windows_needs_a_faster_disk(self, paper):
+        full = evaluate.needed_rates(change(paper, serving={"window_cache": "full"}))
+        ratio = value(full, "needed_bytes_per_s", model="gpt-oss-120b") / value(
+            evaluate.needed_rates(paper), "needed_bytes_per_s", model="gpt-oss-120b"
         )
-        assert fetch < min(prefill, evaluate.disaggregated_slack(paper))
-        assert value(rows, "fetch_time_s", model="Llama-3.1-70B") > evaluate.disaggregated_slack(
-            paper
-        )
+        assert 1.9 < ratio < 2.1
 
     def test_halving_the_element_doubles_the_interval(self, paper):
         rows = evaluate.intervals_by_model(paper)
@@ -206,7 +276,8 @@ class TestModels:
 def test_everything_is_predicted_finite_and_unambiguous(name):
     rows = evaluate.everything(scenario.load(name))
     assert {row["kind"] for row in rows} == {"predicted"}
-    assert all(math.isfinite(row["value"]) or row["quantity"] == "crossover_tokens" for row in rows)
+    may_be_infinite = ("crossover_tokens", "reading_marginal_ratio")  # never, and without rent
+    assert all(math.isfinite(row["value"]) or row["quantity"] in may_be_infinite for row in rows)
     keys = [tuple(sorted((key, str(row[key])) for key in row if key != "value")) for row in rows]
     assert len(set(keys)) == len(keys)
     assert results.jsonable(rows)

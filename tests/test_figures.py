@@ -19,9 +19,10 @@ def drawn(paper):
     reported = [{"class": "kv_cache", "process": "worker"}, {"class": "shm", "process": "worker"}]
     return {
         "kv_bytes": predicted.kv_bytes(
-            table(evaluate.cache_sizes(["gpt-oss-120b", "deepseek-v3", "kimi-k2"], [64, 1024]))
+            table(evaluate.cache_sizes(["gpt-oss-120b", "deepseek-v3", "kimi-k2"], [64, 1024])),
+            "gpt-oss-120b",
         ),
-        "chart": predicted.recovery_chart(table(chart), published.fetch_times()),
+        "chart": predicted.recovery_chart(table(chart), published.fetch_times(table(chart))),
         "lengths": predicted.recovery_lengths(
             table(evaluate.recoveries(paper, lengths)), table(evaluate.crossovers(paper))
         ),
@@ -33,7 +34,9 @@ def drawn(paper):
             table(evaluate.capacities(paper, [0.2, 0.5, 0.8])), paper.workload.working_set_bytes
         ),
         "intervals": predicted.intervals(table(evaluate.intervals_by_model(paper))),
-        "one_disk": predicted.one_disk(table(evaluate.one_disk(paper)), 0.26),
+        "needed_rates": predicted.needed_rates(
+            table(evaluate.needed_rates(paper)), {"nvme": 3e9, "dram": 64e9}
+        ),
         "taxonomy": reports.taxonomy(table(results.counted(reported, ["class", "process"]))),
     }
 
@@ -69,24 +72,24 @@ def test_models_with_the_same_line_share_a_name(paper):
     assert "DeepSeek-V3, Kimi-K2-Instruct" in texts(drawn(paper)["kv_bytes"])
 
 
-def test_colour_of_the_disk_follows_the_slack(paper):
-    rows = results.table(evaluate.one_disk(paper))
-    fast, slow = style.TIER_COLOURS["nvme"], style.TIER_COLOURS["hbm"]
+def test_printed_values_are_marked_only_where_the_rates_are_those_of_the_paper():
+    moe = results.table(evaluate.gigabyte_chart(scenario.load("h200-moe")))
+    assert published.fetch_times(moe).empty
+    assert "published by the paper" not in texts(
+        predicted.recovery_chart(moe, published.fetch_times(moe))
+    )
 
-    def colours(slack_s):
-        lines = predicted.one_disk(rows, slack_s).axes[0].get_lines()
-        ticks = [line for line in lines if line.get_marker() == "|" and len(line.get_xdata())]
-        return [line.get_color() for line in ticks]
 
-    assert set(colours(-1.0)) == {slow}
-    assert {fast, slow} == set(colours(0.26))
+def test_tiers_are_marked_and_models_named_with_their_gpus(paper):
+    said = texts(drawn(paper)["needed_rates"])
+    assert {"DeepSeek-V3 (8 GPUs)", "Llama-3.1-8B (1 GPU)", "NVMe"} <= set(said)
 
 
 def test_text_is_large_enough_for_a_phone(paper):
-    """At 360 px a figure of 5.6 inches shrinks to 3.3: 8 points become 4.7, the least to read."""
+    """At 360 px a figure of 4.4 inches shrinks to 3.4, and 8 points to 6."""
     for name, figure in drawn(paper).items():
         figure.canvas.draw()
-        assert figure.get_figwidth() <= 5.6, name
+        assert figure.get_figwidth() <= 4.4, name
         sizes = [
             text.get_fontsize()
             for text in figure.findobj(lambda part: hasattr(part, "get_fontsize"))

@@ -1,17 +1,23 @@
 """Figures of what the formulas predict: chapters 00 to 40."""
 
-import matplotlib
+import re
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from kvpaper import units
 from kvpaper.figures.style import (
+    BYTE_UNITS,
+    DARK_GREY,
+    GREY,
     INK,
     POOL_NAMES,
     TIER_COLOURS,
     TIER_NAMES,
     as_bytes,
+    as_rate,
     as_time,
     as_tokens,
     panels,
@@ -19,36 +25,41 @@ from kvpaper.figures.style import (
 )
 
 
-def kv_bytes(rows: pd.DataFrame) -> Figure:
-    """Cache of one sequence against context length; models with the same line share its name."""
+def kv_bytes(rows: pd.DataFrame, own: str) -> Figure:
+    """Cache of one sequence against context length; ``own`` names the model in ink.
+
+    Models with the same line share its name.
+    """
     figure, axes = panels(5.0)
     lines = rows.pivot(index="tokens", columns="model", values="value")
     names: dict[tuple[float, ...], list[str]] = {}
     for model in lines:
         names.setdefault(tuple(lines[model]), []).append(model)
-    last = rows.tokens.max()
     curves = sorted(names, key=lambda curve: curve[-1])
+    last = rows.tokens.max()
     axes.set(xscale="log", yscale="log", xlabel="context [tokens]")
     axes.set_ylabel("KV cache of one sequence")
-    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.75, len(curves)))
-    for curve, shade in zip(curves, shades, strict=True):
-        axes.plot(lines.index, curve, color=shade, linewidth=1.6)
-    axes.xaxis.set_major_locator(LogLocator(4, numticks=12))
+    for curve in curves:
+        mine = own in names[curve]
+        axes.plot(lines.index, curve, color=INK if mine else GREY, linewidth=2 if mine else 1)
+    axes.xaxis.set_major_locator(LogLocator(32, numticks=12))
     axes.xaxis.set_minor_locator(NullLocator())
     as_tokens(axes.xaxis)
     as_bytes(axes.yaxis)
     axes.margins(x=0)
     heights = _apart(np.log10([curve[-1] for curve in curves]), axes, 11)
-    for curve, shade, height in zip(curves, shades, heights, strict=True):
+    for curve, height in zip(curves, heights, strict=True):
+        mine = own in names[curve]
         axes.annotate(
-            ", ".join(names[curve]),
+            ", ".join(re.sub(r"-(Instruct|it|v0\.1)$", "", name) for name in names[curve]),
             (last, curve[-1]),
             (last * 2.6, 10**height),
             va="center",
             fontsize=8,
-            color=shade,
+            color=INK if mine else DARK_GREY,
+            fontweight="bold" if mine else "normal",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": shade, "linewidth": 0.6, "relpos": (0, 0.5)},
+            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "relpos": (0, 0.5)},
         )
     return figure
 
@@ -129,35 +140,28 @@ def recovery_lengths(rows: pd.DataFrame, crossovers: pd.DataFrame) -> Figure:
 
 
 def slack(rows: pd.DataFrame, slo_s: float) -> Figure:
-    """What the target leaves for a fetch against prefix length, and the tiers below it."""
-    figure, axes = panels(4.0)
+    """What the target leaves for a fetch, what recomputing takes, and the tiers below both."""
+    figure, axes = panels(4.2)
     left = rows[rows.quantity == "ttft_slack_s"]
     for pool, style in (("one", "--"), ("disaggregated", "-")):
         line = left[left.pool == pool]
-        axes.plot(
-            line.tokens, line.value, color=INK, linestyle=style, label=f"slack, {POOL_NAMES[pool]}"
-        )
+        label = f"slack, {POOL_NAMES[pool]}"
+        axes.plot(line.tokens, line.value, color=INK, linestyle=style, label=label)
+    computed = rows[rows.quantity == "recompute_time_s"]
+    axes.plot(computed.tokens, computed.value, color=INK, linestyle="-.", label="recompute")
     line = left[left.pool == "disaggregated"]
-    axes.fill_between(
-        line.tokens, 0, line.value.clip(lower=0), color="#999999", alpha=0.18, linewidth=0
-    )
+    usable = np.minimum(line.value.to_numpy().clip(0), computed.value.to_numpy())
+    axes.fill_between(line.tokens, 0, usable, color="#999999", alpha=0.18, linewidth=0)
     fetches = rows[rows.quantity == "fetch_time_s"]
     for tier, line in fetches.groupby("tier", sort=False):
         axes.plot(line.tokens, line.value, color=TIER_COLOURS[tier], label=TIER_NAMES[tier])
-    axes.axhline(slo_s, color=INK, linewidth=0.8, linestyle=":")
-    axes.annotate(
-        "TTFT target",
-        (left.tokens.max(), slo_s),
-        (0, 3),
-        textcoords="offset points",
-        ha="right",
-        fontsize=9,
-    )
-    axes.set(xlabel="prefix [tokens]", ylabel="time", ylim=(0, slo_s * 1.25))
+    axes.axhline(slo_s, color=INK, linewidth=0.8, linestyle=":", label="target")
+    axes.set(xlabel="prefix [tokens]", ylabel="time", ylim=(0, slo_s * 1.2))
     axes.margins(x=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     as_time(axes.yaxis)
-    figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
@@ -200,7 +204,7 @@ def intervals(rows: pd.DataFrame) -> Figure:
     figure, each = panels(1.0 + 1.75 * len(tiers), nrows=len(tiers), sharex=True, squeeze=False)
     elements = list(dict.fromkeys(rows.element))
     ends = f"{rows.tokens.min() / 1024:g}k to {rows.tokens.max() / 1024:g}k tokens"
-    colours = dict(zip(elements, ("#0072B2", "#E69F00"), strict=False))
+    colours = dict(zip(elements, ("#0072B2", "#B35900"), strict=False))
     for axes, tier in zip(each[:, 0], tiers, strict=True):
         for place, element in enumerate(elements):
             for row, model in enumerate(models):
@@ -219,7 +223,7 @@ def intervals(rows: pd.DataFrame) -> Figure:
         axes.set_title(TIER_NAMES[tier], loc="left")
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
         axes.set_xscale("log")
-    axes.set_xticks([60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400])
+    axes.set_xticks([60, 3600, 86400, 30 * 86400])
     axes.xaxis.set_minor_locator(NullLocator())
     as_time(axes.xaxis)
     axes.set_xlabel("break-even interval")
@@ -227,56 +231,32 @@ def intervals(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def one_disk(rows: pd.DataFrame, slack_s: float) -> Figure:
-    """One prefix, one disk, several models: fetch (predicted) against prefill (tabulated)."""
-    figure, axes = panels(3.0)
-    models = list(dict.fromkeys(rows.model))
-    places = dict(zip(models, range(len(models)), strict=True))
-    for model, part in rows.groupby("model", sort=False):
-        times = part.set_index("quantity").value
-        axes.plot(
-            times[["fetch_time_s", "prefill_time_s"]],
-            [places[model]] * 2,
-            color="#bbbbbb",
-            zorder=1,
+def needed_rates(rows: pd.DataFrame, rates: dict[str, float]) -> Figure:
+    """Slowest read rate at which a tier can be waited for, by model; ``rates`` are the tiers'."""
+    needed = rows[rows.quantity == "needed_bytes_per_s"].sort_values("value", ascending=False)
+    needed = needed[np.isfinite(needed.value)]
+    figure, axes = panels(1.6 + 0.3 * len(needed))
+    places = np.arange(len(needed))
+    labels = [f"{row.model} ({row.gpus} GPU{'s' * (row.gpus > 1)})" for row in needed.itertuples()]
+    axes.hlines(places, needed.value.min() / 3, needed.value, color=INK, linewidth=1.5)
+    axes.plot(needed.value, places, "|", color=INK, markersize=12, markeredgewidth=2)
+    for place, value in zip(places, needed.value, strict=True):
+        axes.annotate(
+            f"{units.text(value, BYTE_UNITS)}/s",
+            (value, place),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
-        fits = times["fetch_time_s"] <= min(slack_s, times["prefill_time_s"])
-        colour = TIER_COLOURS["nvme"] if fits else TIER_COLOURS["hbm"]
-        axes.plot(
-            times["fetch_time_s"],
-            places[model],
-            "|",
-            color=colour,
-            markersize=14,
-            markeredgewidth=3,
-        )
-        axes.plot(times["prefill_time_s"], places[model], "x", color=INK, markersize=6)
-    axes.axvline(slack_s, color=INK, linewidth=0.8, linestyle=":")
-    axes.annotate(
-        "slack", (slack_s, len(models) - 0.5), (3, 2), textcoords="offset points", fontsize=9
-    )
-    axes.set_yticks(range(len(models)), models)
-    axes.set(xscale="log", xlabel="time for the prefix", ylim=(-0.5, len(models)))
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5), numticks=12))
-    as_time(axes.xaxis)
-    axes.plot(
-        [],
-        [],
-        "|",
-        color=TIER_COLOURS["nvme"],
-        markersize=10,
-        markeredgewidth=3,
-        label="fetch, on the critical path",
-    )
-    axes.plot(
-        [],
-        [],
-        "|",
-        color=TIER_COLOURS["hbm"],
-        markersize=10,
-        markeredgewidth=3,
-        label="fetch, too slow",
-    )
-    axes.plot([], [], "x", color=INK, label="recompute (tabulated)")
+    for tier, rate in rates.items():
+        if needed.value.min() / 3 <= rate <= needed.value.max() * 30:
+            axes.axvline(rate, color=TIER_COLOURS[tier], linestyle=":", linewidth=1.6)
+            axes.plot([], [], ":", color=TIER_COLOURS[tier], label=TIER_NAMES[tier])
+    axes.set_yticks(places, labels)
+    axes.set(xscale="log", xlabel="read rate that a model needs", ylim=(-0.5, len(needed)))
+    axes.set_xlim(needed.value.min() / 3, None)
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 3)))
+    as_rate(axes.xaxis)
     figure.legend(loc="outside lower center", ncols=3)
     return figure

@@ -21,13 +21,13 @@ TIER_NAMES = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remo
 TIER_COLOURS = {"hbm": "#D55E00", "dram": "#0072B2", "nvme": "#009E73", "remote": "#CC79A7"}
 POOL_NAMES = {"one": "one pool", "disaggregated": "disaggregated"}
 MARKS = {"simulated": "o", "tabulated": "x", "measured": "o", "published": "D"}
-INK = "#222222"
+INK, DARK_GREY, GREY = "#222222", "#555555", "#aaaaaa"
 _TIME_UNITS = ("us", "ms", "s", "min", "hour", "day", "year")
-_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def panels(height: float = 3.6, **grid):
-    """A figure that fits a phone: 5.6 inches wide at 10 points."""
+    """A figure that fits a phone: 4.4 inches wide at 10 points."""
     sns.set_theme(
         context="paper",
         style="ticks",
@@ -47,7 +47,7 @@ def panels(height: float = 3.6, **grid):
             "figure.constrained_layout.use": True,
         },
     )
-    figure = Figure(figsize=(5.6, height), layout="constrained")
+    figure = Figure(figsize=(4.4, height), layout="constrained")
     return figure, figure.subplots(**grid)
 
 
@@ -65,7 +65,11 @@ def as_time(axis) -> None:
 
 
 def as_bytes(axis) -> None:
-    _label(axis, lambda value: units.text(value, _BYTE_UNITS))
+    _label(axis, lambda value: units.text(value, BYTE_UNITS))
+
+
+def as_rate(axis) -> None:
+    _label(axis, lambda value: f"{units.text(value, BYTE_UNITS)}/s")
 
 
 def as_tokens(axis) -> None:

@@ -90,5 +90,5 @@ def test_price_of_a_block_by_hand():
     costs = {(row["quantity"], row.get("tier")): row["value"] for row in evaluate.costs(case)}
     assert rows["block_bytes", None] == 512 * 131_072
     rent = costs["rent_usd_per_byte_s", "nvme"] * 512 * 131_072
-    benefit = 2 * 8000 * costs["value_usd_per_token", None]
+    benefit = 2 * 8000 * costs["value_usd_per_token", None] * costs["share_of_value", "nvme"]
     assert rows["price_per_block", "nvme"] == pytest.approx(rent / benefit)
