@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "units": set(),
     "data": {"errors"},
     "formulas": {"errors"},
-    "models": {"data", "errors", "formulas"},
+    "models": {"data", "errors", "formulas", "units"},
     "scenario": {"data", "errors", "models", "units"},
     "latency": {"data", "errors"},
     "results": {"data"},

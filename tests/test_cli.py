@@ -65,7 +65,7 @@ def test_evaluate_prints_rows(capsys):
 
 
 def test_text_output_for_people(capsys):
-    assert "131072" in run(capsys, "size", "llama-3.1-8b")[1]
+    assert "131,072 B" in run(capsys, "size", "llama-3.1-8b")[1]
     assert "a factor of 1,600" in run(capsys, "evaluate", "paper")[1]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kvpaper import units
 from kvpaper.errors import InputError
 from kvpaper.formulas import size as formula
 from kvpaper.models.architecture import LayerGroup, Model
@@ -134,15 +135,19 @@ def _cautions(model: Model, answer: dict[str, Any]) -> list[str]:
 def render(answer: dict[str, Any]) -> str:
     """The answer of ``size`` as lines for a reader."""
     lines = [
-        f"{answer['model']}: {answer['tokens']} tokens, {answer['dtype']}, TP {answer['tp']}",
-        f"  per token           {answer['kv_bytes_per_token']} B",
-        f"  per token and rank  {answer['kv_bytes_per_token_per_rank']} B",
-        f"  windows             {answer['window_bytes']} B",
-        f"  state               {answer['state_bytes_per_sequence']} B",
-        f"  cache               {answer['kv_bytes']} B",
+        f"{answer['model']}: {answer['tokens']:,} tokens, {answer['dtype']}, TP {answer['tp']}",
+        f"  per token           {answer['kv_bytes_per_token']:,} B",
+        f"  per token and rank  {answer['kv_bytes_per_token_per_rank']:,} B",
+        f"  windows             {_size(answer['window_bytes'])}",
+        f"  state               {_size(answer['state_bytes_per_sequence'])}",
+        f"  cache               {_size(answer['kv_bytes'])}",
     ]
     for group in answer["groups"]:
         window = f", window {group['window_tokens']} tokens" if "window_tokens" in group else ""
         elements = f"{group['elements_per_token']} elements per token{window}"
         lines.append(f"  {group['layers']} {group['kind']} layers of {elements}")
     return "\n".join(lines + [f"  note: {warning}" for warning in answer["warnings"]])
+
+
+def _size(count: float) -> str:
+    return f"{units.text(count, ('B', 'kB', 'MB', 'GB', 'TB', 'PB'))} ({count:,} B)"
