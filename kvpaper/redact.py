@@ -4,37 +4,54 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 _GATE = re.compile(
-    r"(?i)token|secret|passw|api_?-?key|access_?-?key|private|credential|bearer|basic |://|signature"
-    r"|hf_|sk-|gh[pousr]_|github_pat|xox|akia|asia|aiza|nvapi-|glpat-|eyj|accountkey|-----"
+    r"(?i)token|secret|pass|api_?-?key|access_?-?key|private|credential|bearer|basic |cookie|auth"
+    r"|://|signature|hf_|sk[-_]|gh[pousr]_|github_pat|xox|akia|asia|aiza|nvapi-|glpat-|gsk_|npm_"
+    r"|pypi-|dapi|r8_|sg\.|eyj|accountkey|-----"
 )
 _NAME = (
     r"(?:api[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?d|passwd|private[_-]?key"
     r"|access[_-]?key(?:[_-]?id)?|account[_-]?key|credentials?|auth(?:orization)?[_-]?token"
-    r"|(?:access|hf|hub|huggingface|session|security|refresh|bot|github|wandb|id|api)[_-]?token)"
+    r"|(?:access|hf|hub|huggingface|session|security|refresh|bot|github|wandb|id|api)[_-]?token"
+    r"|(?<=[\"'])auth(?=[\"']))"
 )
 _VALUE = r"""(?!(?:None|null|True|False|true|false)\b)(?P<value>[^\s"',;(){}\[\]<>&]{4,4096})"""
+_TOKENS = (
+    (r"hf_[A-Za-z0-9]{16,256}", "hub token"),
+    (r"(?:gh[pousr]_|github_pat_)\w{20,256}", "GitHub token"),
+    (r"xox[a-z]-[A-Za-z0-9-]{10,256}", "Slack token"),
+    (r"(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])", "AWS key"),
+    (r"AIza[\w-]{35}", "Google key"),
+    (r"eyJ[\w-]{8,4096}\.[\w-]{8,8192}\.[\w-]{4,4096}", "web token"),
+    (r"SG\.[\w-]{16,64}\.[\w-]{16,64}", "API key"),
+    (r"(?:sk-|[rs]k_live_|glpat-|nvapi-|gsk_|npm_|pypi-|r8_)[\w-]{16,256}", "API key"),
+    (r"dapi[0-9a-f]{32}", "API key"),
+)
 _RULES = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
-        (r"(?P<value>(?<![A-Za-z0-9])hf_[A-Za-z0-9]{16,256})", "hub token"),
-        (r"(?P<value>(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,256})", "API key"),
-        (r"(?P<value>(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_)\w{20,256})", "GitHub token"),
-        (r"(?P<value>(?<![A-Za-z0-9])xox[a-z]-[A-Za-z0-9-]{10,256})", "Slack token"),
-        (r"(?P<value>(?<![A-Za-z0-9])(?:glpat-|nvapi-)[\w-]{16,256})", "API key"),
-        (r"(?P<value>(?<![A-Za-z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z]))", "AWS key"),
-        (r"(?P<value>(?<![A-Za-z0-9])AIza[\w-]{35})", "Google key"),
-        (r"(?P<value>(?<![\w-])eyJ[\w-]{8,4096}\.[\w-]{8,8192}\.[\w-]{4,4096})", "web token"),
+        *((rf"(?P<value>(?<![A-Za-z0-9]){token})", kind) for token, kind in _TOKENS),
         (r"(?i)\b(?:bearer|basic)\s{1,4}(?P<value>[A-Za-z0-9+/_.=~-]{8,4096})", "credentials"),
+        (r"(?i)\bcookie[\"']?: {0,4}(?P<value>[^\n]{4,4096})", "cookie"),
         (r"[a-z][a-z0-9+.-]{1,20}://[^\s:/@?#]{0,256}:(?P<value>[^\s/@?#]{1,256})@", "password"),
         (r"[a-z][a-z0-9+.-]{1,20}://(?P<value>[^\s:/@?#]{16,256})@", "credentials"),
+        (r"://hooks\.slack\.com/services/(?P<value>[\w/]{8,256})", "credentials"),
         (
             r"(?i)[?&](?:token|sig|signature|x-amz-(?:signature|credential|security-token)|key)="
             r"(?P<value>[^\s&\"']{4,4096})",
             "signed query",
         ),
+        (
+            rf"(?i){_NAME}\w{{0,40}}[\"']?[=:] {{0,4}}[\[(](?P<value>[^\])\n]{{4,4096}})[\])]",
+            "secret",
+        ),
         (rf"(?i){_NAME}\w{{0,40}}[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"'\[(]{{0,4}}{_VALUE}", "secret"),
-        (rf"(?i)--{_NAME}\w{{0,40}}[ =][\"']?{_VALUE}", "secret"),
-        (rf"\b[A-Z0-9_]{{0,60}}(?:TOKEN|SECRET|PASSWORD|KEY)=[\"']?{_VALUE}", "secret"),
+        (rf"(?i)--{_NAME}\w{{0,40}}[\"']?[ =,]{{1,4}}[\"']?{_VALUE}", "secret"),
+        (rf"\b[A-Z0-9_]{{0,60}}(?:TOKEN|SECRET|PASSWORD|_PASS|KEY)=[\"']?{_VALUE}", "secret"),
+        (
+            r"(?i)(?<![\w-])token[\"']?\s?[=:]\s?[\"']?(?=[^\s\"']{0,64}\d)"
+            r"(?P<value>[\w./+=-]{16,4096})",
+            "token",
+        ),
     )
 )
 _BLOCK_BEGIN = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")

@@ -22,6 +22,17 @@ SECRETS = {
     "dict": ("non-default args: {'api_key': ['abcd1234'], 'port': 1}", "abcd1234"),
     "JSON": ('{"password": "hunter22", "user": "x"}', "hunter22"),
     "web token": (f"jwt eyJhbGciOiJI.eyJzdWIiOiIx.{B64}", "eyJzdWIiOiIx"),
+    "argument list": ("['--api-key', 'abcd1234', '--port']", "abcd1234"),
+    "second of a list": ("args api_key=['abcd1234', 'efgh5678']", "efgh5678"),
+    "short name": ("export DB_PASS=abcd1234 serve", "abcd1234"),
+    "registry": ('config "auth": "dXNlcjpwYXNzd29yZA=="', "dXNlcjpwYXNzd29yZA"),
+    "cookie": ("Set-Cookie: sid=abcd1234; Path=/", "abcd1234"),
+    "bare token": (f'json "token": "{B64}"', B64),
+    "chat hook": ("POST https://hooks.slack.com/services/T0/B0/abcd1234", "abcd1234"),
+    "package index": (f"npm_{B64} pypi-{B64}", f"npm_{B64}"),
+    "payment": (f"key sk_live_{B64}", B64),
+    "mail": (f"key SG.{B64}.{B64}", B64),
+    "after a dash": (f"file run-hf_{B64}.log", B64),
     "Google": ("AIza" + "b" * 35, "AIza" + "b" * 35),
 }
 
@@ -32,6 +43,7 @@ HARMLESS = [
     "cache keys: 12, key cache layout, secret of speed",
     "http://127.0.0.1:8000/v1 tcp://10.0.0.1:29500 user@host",
     "ValueError: To serve at least one request with the model's max seq len (2048)",
+    "unexpected token: something, next token: 42, token=<|endoftext|>, author: a, authority",
     "task-key-value pairs, monkey=1, keyboard=us",
 ]
 
@@ -103,7 +115,23 @@ def test_lines_stay_lines(text):
 
 
 @pytest.mark.parametrize(
-    "atom", ["a", "hf_", "://a", "eyJa.", "api_key", "TOKEN", "a:", "-", "--api-key"]
+    "atom",
+    [
+        "a",
+        "hf_",
+        "Cookie: a",
+        "token=",
+        "api_key=[",
+        "SG.",
+        "dapi0",
+        "://a",
+        "eyJa.",
+        "api_key",
+        "TOKEN",
+        "a:",
+        "-",
+        "--api-key",
+    ],
 )
 def test_time_grows_linearly(atom):
     import time

@@ -5,17 +5,20 @@ import string
 from collections.abc import Mapping, Sequence
 
 from kvpaper.diagnose.signatures import table
-
-_V0 = "up to 0.7 (V0 engine)"
+from kvpaper.redact import redact
 
 
 def next_steps(steps: Sequence[str], numbers: Mapping[str, str]) -> list[str]:
-    """The steps whose every number is known, filled in; a step without numbers always."""
-    values = dict(numbers) | derived(numbers)
-    names = {
-        step: {name for _, name, _, _ in string.Formatter().parse(step) if name} for step in steps
-    }
-    return [step.format_map(values) for step in steps if names[step] <= values.keys()]
+    """The steps whose every number is known, filled in; a step without numbers always.
+
+    What is filled in comes from the log and may quote a secret.
+    """
+    values = {name: redact(text) for name, text in (*numbers.items(), *derived(numbers).items())}
+    return [step.format_map(values) for step in steps if _names(step) <= values.keys()]
+
+
+def _names(step: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(step) if name}
 
 
 def derived(numbers: Mapping[str, str]) -> dict[str, str]:
@@ -69,8 +72,10 @@ def _is_number(text: str) -> bool:
 def capture(version: str, connector: str, hanging: bool) -> list[str]:
     """How to get the log that is missing, for the version at hand (all versions if unknown)."""
     row = prefix_of(version)
-    rows = [row] if row else table().prefixes
-    names = "; ".join(f"{r['engine_core']} or {r['worker']} ({r['versions']})" for r in rows)
+    names = "; ".join(
+        f"{known['engine_core']} or {known['worker']} ({known['versions']})"
+        for known in ([row] if row else table().prefixes)
+    )
     steps = [
         "Keep both streams of the whole process tree in one file: `vllm serve MODEL > vllm.log "
         "2>&1`, `docker logs NAME > vllm.log 2>&1`, `kubectl logs POD -c CONTAINER --previous`, "
@@ -78,7 +83,7 @@ def capture(version: str, connector: str, hanging: bool) -> list[str]:
         f"Those lines begin with {names}.",
         "Start again with `VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=INFO CUDA_LAUNCH_BLOCKING=1`.",
         "Run the engine in the server's own process: `--disable-frontend-multiprocessing`."
-        if row and row["versions"] == _V0
+        if row and row is table().prefixes[0]
         else "Write every process's records to a file that survives: `VLLM_LOGGING_CONFIG_PATH` "
         "with a FileHandler whose format has %(process)d and %(processName)s. In a script, "
         "`VLLM_ENABLE_V1_MULTIPROCESSING=0` runs the engine core in the script's own process.",
@@ -97,14 +102,9 @@ def capture(version: str, connector: str, hanging: bool) -> list[str]:
     return steps
 
 
-def prefix_of(version: str) -> dict[str, str] | None:
+def prefix_of(version: str) -> dict | None:
     """The row of the prefix table for a version such as ``0.11.0``, or None."""
-    parts = [int(part) for part in version.split(".")[:3] if part.isdigit()]
-    if len(parts) < 2:
+    key = [int(part) for part in version.split(".")[:3] if part.isdigit()]
+    if len(key) < 2:
         return None
-    key = (parts[0], parts[1], parts[2] if len(parts) > 2 else 0)
-    rows = table().prefixes
-    for limit, row in zip(((0, 8, 0), (0, 10, 0), (0, 10, 2), (0, 18, 0)), rows, strict=False):
-        if key < limit:
-            return row
-    return rows[-1]
+    return next(row for row in table().prefixes if key < row.get("below", [math.inf]))

@@ -8,10 +8,9 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import BinaryIO
 
 from kvpaper.errors import InputError
@@ -24,16 +23,16 @@ AHEAD_LINES = 4  # what a hard-wrapped message may reach ahead
 # Only lines that contain one of these are looked at; every signature's example passes. The texts
 # are cut so that they begin with few and rare letters, as those are what the search skips by.
 GATE = re.compile(
-    r"E(?:rror|RROR|rrno|xit Code)|f(?:ailed|atal|ound|ork|reeze_supp|orgotten)|Failed|xception"
-    r"|xit(?: ?code|ed with| status)|W(?:ARN|aiting for|atchdog)|ssert|K(?:illed|eyboardInt)|killed"
-    r"|N(?:o such|o space|o available|VIDIA driver|CCL err)|P(?:ermission|arent process)"
+    r"E(?:rror|RROR|rrno|xit Code)|f(?:ailed|atal|ound|ork|reeze_supp|orgotten)|F(?:ailed|ATAL)"
+    r"|xception|xit(?: ?code|ed with| status)|W(?:ARN|aiting for|atchdog)|ssert"
+    r"|K(?:illed|eyboardInt)|killed|N(?:o such|o space|o available|VIDIA driver|CCL err)"
+    r"|P(?:ermission|arent process)"
     r"|A(?:n attempt|pplication startup|vg prompt|vailable routes|ccess to model)"
     r"|S(?:ystem will|tarting vLLM|hutting down|IG[KBI])|U(?:vicorn running|CX)|\(profile, cr"
     r"|L(?:LM engine|LM (?:API )?server|IBC)|-(?:default args|kill)|O(?:verriding num|OM|utOfRes)"
     r"|C(?:reating v|annot |UDA capab|UDA err|uda fail|aught sig)"
-    r"|\[shutdown\] (?:API|EngineCore: tr)|Received SIG|GiB\) on"
-    r"|=(?:137|9/K)|There appear|Illegal inst|Bus err|Value err|HIP err|ja: err"
-    r"|Min(?:imum|\.) cap|Try increas"
+    r"|\[shutdown\] (?:API|EngineCore: tr)|Received SIG|GiB\) on|=(?:137|9/K)|There appear"
+    r"|Illegal inst|Bus err|Value err|HIP err|ja: err|Min(?:imum|\.) cap|Try increas"
 )
 
 _ANSI = re.compile(
@@ -71,21 +70,14 @@ EXCEPTION = re.compile(
     r"|Interrupt|Timeout|OutOfResources|NotFound)\w*|(?:[a-z_]\w*\.){1,8}[A-Z]\w*[a-z]\w*(?=: ))"
     r"(?:\([^()]{0,80}\))?(?::|$)"
 )
+_NEW_RECORD = re.compile(r"Traceback|Process |(?:\[rank\d+\]:)?\[[DIWEF]\d{3,4} ")
 _FRAME = re.compile(r'File "[^"]{1,300}", line')
 _CARETS = re.compile(r"^[\s~^]*$")
-_ROLES = (
-    ("Worker", re.compile(r"worker", re.I)),
-    ("EngineCore", re.compile(r"engine.?core|^core\.py|engine\.core:", re.I)),
-    ("APIServer", re.compile(r"api.?server|MainProcess|entrypoints|api_utils", re.I)),
-)
 _ORIGINS = (("core.py", "EngineCore"), ("engine.py", "engine"), ("api_server.py", "APIServer"))
-_FRAME_PROCESS = (
-    (
-        "APIServer",
-        re.compile(r"/entrypoints/|in (?:launch_core_engines|wait_for_engine_startup)\b"),
-    ),
-    ("Worker", re.compile(r"multiproc_executor\.py.{0,40} in (?:worker_main|worker_busy_loop)\b")),
-    ("EngineCore", re.compile(r"in run_engine_core\b")),
+_FRAME_PROCESSES = re.compile(
+    r"(?P<APIServer>/entrypoints/|in (?:launch_core_engines|wait_for_engine_startup)\b)"
+    r"|(?P<Worker>multiproc_executor\.py.{0,40} in (?:worker_main|worker_busy_loop)\b)"
+    r"|(?P<EngineCore>in run_engine_core\b)"
 )
 
 
@@ -115,11 +107,6 @@ class Event:
     source_line: str
     source_number: int
     exception: str
-
-
-def role_of(process: str) -> str:
-    """The kind of process a name stands for: APIServer, EngineCore, Worker or other."""
-    return next((role for role, pattern in _ROLES if pattern.search(process)), "other")
 
 
 def clean(text: str) -> str:
@@ -184,16 +171,17 @@ def _process_name(process: str, origin: str) -> str:
     return process
 
 
-def open_log(path: str) -> AbstractContextManager[BinaryIO]:
-    """Open a log, plain or gzip, to read it in a ``with`` block; ``-`` is standard input."""
-    if path == "-":
-        return nullcontext(sys.stdin.buffer)
+@contextmanager
+def open_log(path: str) -> Iterator[BinaryIO]:
+    """Open a log, plain or gzip, for a ``with`` block; ``-`` is standard input, left open."""
     try:
-        with Path(path).open("rb") as stream:
-            compressed = stream.read(2) == b"\x1f\x8b"
-        return gzip.open(path) if compressed else Path(path).open("rb")
-    except OSError as error:
-        raise InputError(path, error.strerror or str(error), "a readable log file") from None
+        stream = sys.stdin.buffer if path == "-" else open(path, "rb")  # noqa: SIM115
+        compressed = stream.peek(2)[:2] == b"\x1f\x8b"
+    except (OSError, AttributeError) as error:  # closed standard input is None
+        reason = getattr(error, "strerror", None) or "nothing to read"
+        raise InputError(path or "LOG", reason, "a readable log file") from None
+    with nullcontext() if path == "-" else stream:
+        yield gzip.GzipFile(fileobj=stream) if compressed else stream
 
 
 def numbered_blocks(stream: BinaryIO, name: str) -> Iterator[list[tuple[int, str]]]:
@@ -304,7 +292,7 @@ def _with_surroundings(
             (following.process and following.process != line.process)
             or following.level not in ("", line.level)
             or (following.level and not line.level)
-            or following.body.startswith(("Traceback", "Process "))
+            or _NEW_RECORD.match(following.body)
             or EXCEPTION.match(following.body)
             or not following.body.strip()
         ):
@@ -355,8 +343,8 @@ def _look_back(window: list[tuple[int, str]], index: int, line: Line) -> tuple[s
         elif not frames and not source_line:
             source_line, source_number = body, number
     text = "\n".join(reversed(frames))
-    if not process:
-        process = next((name for name, p in _FRAME_PROCESS if p.search(text)), "")
+    if not process and (found := _FRAME_PROCESSES.search(text)):
+        process = found.lastgroup
     return text, source_line, source_number, process
 
 

@@ -46,7 +46,7 @@ class Table:
 
     signatures: tuple[Signature, ...]
     classes: dict[str, dict]
-    modules: tuple[tuple[re.Pattern[str], str], ...]
+    modules: tuple[tuple[re.Pattern[str], Signature], ...]
     prefixes: tuple[dict[str, str], ...]
     facts: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
 
@@ -58,7 +58,7 @@ def table() -> Table:
     return Table(
         tuple(_signature(entry) for entry in raw["signature"]),
         raw["class"],
-        tuple((re.compile(entry["frames"]), entry["cause"]) for entry in raw["module"]),
+        tuple((re.compile(entry["frames"]), _unknown(entry["cause"])) for entry in raw["module"]),
         tuple(raw["prefix"]),
         tuple((tuple(entry["any"]), re.compile(entry["pattern"])) for entry in raw["fact"]),
     )
@@ -72,11 +72,28 @@ def _signature(entry: dict) -> Signature:
     return Signature(**fields)
 
 
+@cache
+def _unknown(cause: str = "") -> Signature:
+    """What stands for an exception that no signature knows, from a part of the engine if known."""
+    return Signature(
+        id=f"exception:{cause}",
+        any=(),
+        why="an exception from that part of the engine" if cause else "an unknown exception",
+        source=(),
+        example="",
+        role="exception",
+        cause=cause,
+        kind=f"{cause}_exception",
+        confidence="low",
+    )
+
+
 def match(event: Event) -> tuple[Signature, dict[str, str]] | None:
     """The first signature that fits the event, with the numbers it finds in the text.
 
     The line alone is tried first, then the line with its wrapped continuations, then the code
-    that an exception's innermost frame quotes.
+    that an exception's innermost frame quotes. An exception that no signature knows has that of
+    the innermost frame in a known module.
     """
     quiet = event.line.level in ("INFO", "DEBUG")
     logged = event.line.level in ("ERROR", "CRITICAL") and _SENTENCE.match(event.line.body)
@@ -92,7 +109,15 @@ def match(event: Event) -> tuple[Signature, dict[str, str]] | None:
             if signature.pattern and not signature.pattern.search(text):
                 continue
             return signature, _numbers(signature, (text, *event.joined))
-    return None
+    return (_of_module(event.frames), {}) if event.exception else None
+
+
+def _of_module(frames: str) -> Signature:
+    for frame in reversed(frames.split("\n")):
+        for pattern, signature in table().modules:
+            if pattern.search(frame):
+                return signature
+    return _unknown()
 
 
 def _numbers(signature: Signature, texts: tuple[str, ...]) -> dict[str, str]:
@@ -128,15 +153,6 @@ def _tested(quiet: bool, form: str) -> tuple[Signature, ...]:
 
 def _proves(signature: Signature, form: str) -> bool:
     return form == "sentence" and signature.confidence == "high"
-
-
-def module_cause(event: Event) -> str:
-    """The class of the innermost traceback frame that lies in a known module, or nothing."""
-    for frame in reversed(event.frames.split("\n")):
-        for pattern, cause in table().modules:
-            if pattern.search(frame):
-                return cause
-    return ""
 
 
 def facts(text: str) -> dict[str, str]:

@@ -1,10 +1,9 @@
 """From events to a verdict: attempts, causal order, what proves the cause, what was ruled out."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kvpaper.diagnose.reader import Event, Line, events, numbered_blocks, open_log
-from kvpaper.diagnose.signatures import RANKS, Signature, facts, match, module_cause
+from kvpaper.diagnose.reader import Event, events, numbered_blocks, open_log
+from kvpaper.diagnose.signatures import RANKS, Signature, facts, match
 
 _KEPT_HITS = 4
 _KEPT_ATTEMPTS = 32
@@ -13,16 +12,13 @@ _SKIPPED_KEYS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line that carries a signature, or an exception that none knows (``signature`` None)."""
+    """A line that carries a signature; ``rank`` 3 proves its cause, 0 tells nothing of it."""
 
     file: str
-    line: Line
-    signature: Signature | None
-    cause: str
+    event: Event
+    signature: Signature
     rank: int
     numbers: dict[str, str]
-    exception: str
-    source: tuple[int, str]
 
 
 @dataclass(slots=True)
@@ -46,24 +42,24 @@ class Attempt:
         told = {name: value for name, value in facts(event.line.body).items() if value}
         self.facts |= told
         if matched is None:
-            if not event.exception:
-                return bool(told)
-            cause = module_cause(event)
-            hit = self._hit(event, None, cause, 1 if cause else 0, {})
-            return not self.stopped and self._keep(f"exception:{cause}", hit)
+            return bool(told)
         signature, numbers = matched
         rank = RANKS[signature.confidence]
         if event.line.level == "WARNING" and not signature.failed:
             rank -= 1
-        hit = self._hit(event, signature, signature.cause, rank, numbers)
+        hit = Hit(self.file, event, signature, rank, numbers)
         match signature.role:
             case "cause" | "degraded":
                 return self._take_cause(hit)
+            case "exception":
+                return not self.stopped and self._keep(hit)
             case "cap":
-                return self._keep("cap", hit)
+                return self._keep(hit)
             case "outer" | "shutdown" | "harmless":
                 known = self.ruled_out.setdefault(signature.id, hit)
-                if hit.exception and not known.exception:  # not the code line that raises it
+                if (
+                    event.exception and not known.event.exception
+                ):  # not the code line that raises it
                     self.ruled_out[signature.id] = hit
                 self.outer |= signature.role == "outer"
                 self.failed |= signature.role == "outer" and not self.stopped
@@ -82,30 +78,23 @@ class Attempt:
                 return True
         return False
 
-    def _keep(self, key: str, hit: Hit) -> bool:
-        kept = self.hits.setdefault(key, [])
+    def _keep(self, hit: Hit) -> bool:
+        kept = self.hits.setdefault(hit.signature.id, [])
         if len(kept) < _KEPT_HITS:
             kept.append(hit)
         return len(kept) < _KEPT_HITS
 
     def _take_cause(self, hit: Hit) -> bool:
-        key = hit.signature.id
         if self.stopped and self.up is not None:
-            self.ruled_out.setdefault(f"stopped:{key}", hit)
+            self.ruled_out.setdefault(f"stopped:{hit.signature.id}", hit)
             return False
         self.failed |= hit.signature.fatal and self.up is not None
-        return hit.rank > 0 and self._keep(key, hit)
+        return hit.rank > 0 and self._keep(hit)
 
     def _came_up(self, hit: Hit) -> None:
         for key in [k for k, kept in self.hits.items() if not _degrades(kept[0])]:
             self.ruled_out.setdefault(f"before_up:{key}", self.hits.pop(key)[0])
         self.failed, self.up = False, hit
-
-    def _hit(
-        self, event: Event, signature: Signature | None, cause: str, rank: int, numbers: dict
-    ) -> Hit:
-        source = (event.source_number, event.source_line)
-        return Hit(self.file, event.line, signature, cause, rank, numbers, event.exception, source)
 
     def ends_before(self, event: Event, matched: tuple[Signature, dict[str, str]] | None) -> bool:
         """Whether this event opens a new start after this one ended."""
@@ -136,7 +125,7 @@ def read_attempts(path: str) -> tuple[list[Attempt], int]:
                 skip |= dull
             if not attempts[-1].take(event, matched):
                 skip.add(event.key)
-                if matched is None and not event.exception:
+                if matched is None:
                     dull.add(event.key)
             if len(skip) > _SKIPPED_KEYS:
                 skip.clear()
@@ -145,29 +134,7 @@ def read_attempts(path: str) -> tuple[list[Attempt], int]:
 
 
 def _degrades(hit: Hit) -> bool:
-    return hit.signature is not None and hit.signature.role == "degraded"
-
-
-def _needs_failure(hit: Hit) -> bool:
-    """Whether the line alone does not tell that a start failed."""
-    return hit.line.level == "WARNING" or (hit.signature is not None and hit.signature.failed)
-
-
-def cause_hits(attempts: Iterable[Attempt]) -> list[Hit]:
-    """The hits that may be the cause, the likeliest first.
-
-    A message that proves more comes before one that proves less; among equals the earliest line
-    comes first, as the child that fails first pulls the others down.
-    """
-    attempts = list(attempts)
-    failed = any(attempt.failed for attempt in attempts)
-    hits = [
-        kept[0]
-        for attempt in attempts
-        for kept in attempt.hits.values()
-        if kept[0].cause and (failed or not _needs_failure(kept[0]))
-    ]
-    return sorted(hits, key=lambda hit: -hit.rank)
+    return hit.signature.role == "degraded"
 
 
 def state(attempts: list[Attempt]) -> str:
@@ -175,3 +142,26 @@ def state(attempts: list[Attempt]) -> str:
     if any(attempt.failed for attempt in attempts):
         return "failed"
     return "up" if any(attempt.up or attempt.engine_up for attempt in attempts) else "unknown"
+
+
+def cause_hits(attempts: list[Attempt], how: str) -> list[Hit]:
+    """The hits that may be the cause of that state, the likeliest first.
+
+    A message that proves more comes before one that proves less; among equals the earliest line
+    comes first, as the child that fails first pulls the others down.
+    """
+    hits = [
+        kept[0]
+        for attempt in attempts
+        for kept in attempt.hits.values()
+        if kept[0].signature.cause and _counts(kept[0], how)
+    ]
+    return sorted(hits, key=lambda hit: -hit.rank)
+
+
+def _counts(hit: Hit, how: str) -> bool:
+    """Whether a hit tells why a start ended so; a mere hint needs to know that it failed."""
+    if how == "up":
+        return _degrades(hit)
+    hint = hit.event.line.level == "WARNING" or hit.signature.failed
+    return how == "failed" or not hint

@@ -1,3 +1,5 @@
+import gzip
+import io
 import json
 
 import pytest
@@ -46,12 +48,45 @@ def test_a_missing_file_is_one_line(name, tmp_path):
 
 
 def test_standard_input(monkeypatch, capsys):
-    import io
+    data = (CORE_FAILED + NO_BLOCKS).encode()
 
-    stream = type("Stream", (), {"buffer": io.BytesIO((CORE_FAILED + NO_BLOCKS).encode())})
+    stream = type("Stream", (), {"buffer": io.BufferedReader(io.BytesIO(data))})
     monkeypatch.setattr("sys.stdin", stream)
     assert main(["-"]) == 0
     assert "standard input:3 [EngineCore_DP0]" in capsys.readouterr().out
+
+
+def test_compressed_standard_input(monkeypatch, capsys):
+    stream = io.BytesIO(gzip.compress((CORE_FAILED + NO_BLOCKS).encode()))
+    monkeypatch.setattr("sys.stdin", type("Stream", (), {"buffer": io.BufferedReader(stream)}))
+    assert main(["-"]) == 0
+    assert "kv_cache" in capsys.readouterr().out
+
+
+def test_no_standard_input_and_no_name_are_bad_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    for name in ("-", ""):
+        with pytest.raises(InputError):
+            diagnose([name])
+
+
+def test_a_file_named_twice_is_read_once(tmp_path):
+    (tmp_path / "a.log").write_text(CORE_FAILED + NO_BLOCKS)
+    answer = diagnose([tmp_path / "a.log", tmp_path, tmp_path / "../" / tmp_path.name / "a.log"])
+    assert len(answer["evidence"]) == 1
+
+
+def test_secrets_in_numbers_facts_and_names_are_redacted(tmp_path):
+    token = "hf_" + "a1B2" * 8
+    path = tmp_path / f"run-{token}.log"
+    path.write_text(
+        f"non-default args: {{'kv_connector': '{token}'}}, Error\n"
+        f"host:7:7 [0] init.cc:416 NCCL WARN Cuda failure, token {token}\n" + OUTER
+    )
+    answer = diagnose([path])
+    assert answer["cause"] == "nccl"
+    assert any("NCCL says" in step for step in answer["next_steps"])
+    assert token not in json.dumps(answer) + render(answer)
 
 
 def test_secrets_in_evidence_are_redacted(tmp_path):

@@ -174,6 +174,36 @@ def test_a_cause_on_another_node(diagnosed):
     assert diagnosed(START + OUTER, FREE_MEMORY)["cause"] == "gpu_memory"
 
 
+GONE = (
+    "(Worker pid=9) ERROR 01-01 00:00:04 [multiproc_executor.py:597] "
+    "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely "
+    "closed. Did the remote server shutdown or crash?\n"
+)
+
+
+def test_a_lost_peer_is_no_cause_and_the_peers_own_log_names_it(diagnosed):
+    alone = diagnosed(START + GONE + OUTER)
+    assert (alone["cause"], alone["kind"]) == ("insufficient", "outer_only")
+    assert "other nodes" in alone["next_steps"][0]
+    assert "Failed to recv" in alone["evidence"][-1]["text"]
+    assert diagnosed(START + GONE + OUTER, FREE_MEMORY)["cause"] == "gpu_memory"
+
+
+def test_a_lost_remote_store_degrades_and_is_no_cause_in_a_log_that_is_cut(diagnosed):
+    lost = (
+        "[2026-01-01 00:00:00,1] LMCache WARNING: Failed to initialize/re-establish remote "
+        "connection: [Errno 111] Connection refused (remote_backend.py:98:x)\n"
+    )
+    answer = diagnosed(START + lost + UP)
+    assert (answer["cause"], answer["kind"]) == ("degraded", "connector_remote_lost")
+    assert diagnosed(START + lost)["cause"] == "insufficient"
+
+
+def test_the_record_after_an_exception_is_no_part_of_it(diagnosed):
+    answer = diagnosed("RuntimeError: something new\n" + STOP.split("\n")[-2] + "\n" + OUTER)
+    assert (answer["cause"], answer["kind"]) == ("insufficient", "unknown_exception")
+
+
 def test_nothing_of_an_engine(diagnosed):
     for text in ("", "hello\n", b"\x00\x01\x02" * 1000):
         answer = diagnosed(text)
