@@ -1,80 +1,136 @@
 """Rows to a table that a person reads: words for names, units that fit, no empty columns."""
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import pandas
 
-from kvpaper import units
+from kvpaper import results, units
 
 if TYPE_CHECKING:
     from IPython.display import HTML
 
+Rows = Iterable[Mapping[str, Any]] | pandas.DataFrame
+
 _TIMES = ("ns", "us", "ms", "s", "min", "hour", "day", "year")
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _YES_NO = ("within_slack", "on_critical_path")
-# Suffix of a quantity -> units to choose from, ascending.
-_UNITS = {"_usd_per_byte_s": ("USD/GB/month",), "_usd_per_byte": ("USD/GB",), "_s": _TIMES}
-_UNITS |= {"_bytes": _SIZES, "bytes": _SIZES, "_j": ("J", "kJ", "MJ")}
+_TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remote"}
+_CAPITALS = {"kv": "KV", "ttft": "TTFT"}
+# Suffix of a quantity -> units to choose from, ascending, and the words in its place.
+_UNITS = {
+    "_usd_per_byte_s": (("USD/GB/month",), ""),
+    "_usd_per_byte": (("USD/GB",), ""),
+    "_usd_per_token": (("USD/token",), "_per_token"),
+    "_usd": (("USD",), "_cost"),
+    "_bytes_per_token": (("B",), "_bytes_per_token"),
+    "_bytes_per_sequence": (_SIZES, "_bytes_per_sequence"),
+    "bytes": (_SIZES, "bytes"),
+    "_j": (("J", "kJ", "MJ"), ""),
+    "_s": (_TIMES, ""),
+    "": (("",), ""),
+}
+
+
+def _suffix(name: str) -> str:
+    return next(suffix for suffix in _UNITS if name.endswith(suffix))
+
+
+def _number(value: float) -> str:
+    """All digits of a whole number, four of another.
+
+    >>> _number(131072.0), _number(0.25284), _number(3.7274e-6)
+    ('131,072', '0.2528', '3.727 × 10⁻⁶')
+    """
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == int(value):
+        return f"{value:,.0f}"
+    mantissa, exponential, exponent = f"{value:,.4g}".partition("e")
+    power = str(int(exponent or 0)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{mantissa} × 10{power}" if exponential else mantissa
 
 
 def _cell(quantity: str, value: Any) -> str:
     if value is None or value != value:
         return ""
     if not isinstance(value, int | float):
-        return str(value)
+        text = "none" if value in ({}, []) else str(value)
+        if quantity == "tier":
+            return _TIERS.get(text, text)
+        return re.sub(r"(\d) us\b", r"\1 µs", text)
     if quantity in _YES_NO or isinstance(value, bool):
         return "yes" if value else "no"
-    for suffix, choices in _UNITS.items():
-        if quantity.endswith(suffix):
-            return units.text(float(value), choices).replace("us", "µs")
-    return f"{value:,.4g}" if value != int(value) else f"{value:,.0f}"
+    choices, _ = _UNITS[_suffix(quantity)]
+    if choices == ("USD/token",):
+        return f"{1e6 * value:.3g} USD per million tokens"
+    if len(choices) == 1:
+        return f"{_number(units.per(float(value), *choices))} {choices[0]}".rstrip()
+    return units.text(float(value), choices).replace("us", "µs")
 
 
 def _words(name: str) -> str:
-    for suffix in _UNITS:
-        if suffix.startswith("_") and name.endswith(suffix) and suffix != "_bytes":
-            name = name.removesuffix(suffix)
-            break
-    return name.replace("_", " ")
+    suffix = _suffix(name)
+    words = (name.removesuffix(suffix) + _UNITS[suffix][1]).split("_")
+    return " ".join(_CAPITALS.get(word, word) for word in words)
 
 
-def readable(
-    rows: Iterable[Mapping[str, Any]] | pandas.DataFrame, columns: list[str] | str | None = None
-) -> "HTML":
-    """The rows as an HTML table.
-
-    ``columns`` picks columns, or names the one whose values become columns of their own.
-    """
-    from IPython.display import HTML
-
+def _table(rows: Rows, columns: list[str] | str | None) -> str:
     frame = pandas.DataFrame(rows).dropna(axis=1, how="all")
     if isinstance(columns, list):
         frame = frame[[name for name in columns if name in frame]]
-    elif columns:
+    caption = ""
+    kinds = set(frame["kind"]) if "kind" in frame else set()
+    if len(kinds) == 1 and kinds <= set(results.KINDS):
+        caption = f"<caption>All values are {kinds.pop()}.</caption>"
+        frame = frame.drop(columns="kind")
+    if isinstance(columns, str):
         at = [name for name in frame if name not in (columns, "kind", "value")]
         frame = frame.pivot_table(index=at, columns=columns, values="value", sort=False)
         frame = frame.reset_index()
     if "quantity" in frame:
-        kinds = frame.quantity.tolist()
-        values = [_cell(*pair) for pair in zip(kinds, frame.value, strict=True)]
-        frame = frame.assign(quantity=[_words(kind) for kind in kinds], value=values)
+        quantities = frame["quantity"].tolist()
+        values = [_cell(*pair) for pair in zip(quantities, frame["value"], strict=True)]
+        frame = frame.assign(quantity=[_words(name) for name in quantities], value=values)
     cells = [[_cell(name, value) for value in frame[name]] for name in frame]
-    classes = [' class="number"' if _numeric(column) else "" for column in cells]
-    heads = "".join(
-        f'<th scope="col"{kind}>{escape(_words(name))}</th>'
-        for name, kind in zip(frame, classes, strict=True)
-    )
+    numeric = [_numeric(column) for column in cells]
+    heads = [escape(_words(name)) for name in frame]
+    kinds_of_cell = [' class="number"' if is_number else "" for is_number in numeric]
+    head = "".join(map('<th scope="col"{}>{}</th>'.format, kinds_of_cell, heads))
+    starts = list(map('<td{} data-label="{}">'.format, kinds_of_cell, heads))
     body = "".join(
-        f"<tr>{''.join(map('<td{}>{}</td>'.format, classes, map(escape, row)))}</tr>"
+        f"<tr>{''.join(map('{}{}</td>'.format, starts, map(escape, row)))}</tr>"
         for row in zip(*cells, strict=True)
     )
-    head = f'<table class="dataframe"><thead><tr>{heads}</tr></thead>'
-    return HTML(f"{head}<tbody>{body}</tbody></table>")
+    # Numbers are there to be compared along their columns, so those stay on a narrow page.
+    stacking = "" if 2 * sum(numeric) > len(numeric) else " stacking"
+    return (
+        f'<table class="dataframe{stacking}">{caption}'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
 
 
 def _numeric(column: list[str]) -> bool:
     """Whether most cells that say something begin with a digit and are short."""
     told = [text for text in column if text]
     return sum(text[0] in "0123456789-" and len(text) < 24 for text in told) * 2 > len(told)
+
+
+def readable(rows: Rows, columns: list[str] | str | None = None) -> "HTML":
+    """The rows as an HTML table.
+
+    ``columns`` picks columns, or names the one whose values become columns of their own.
+    """
+    from IPython.display import HTML
+
+    return HTML(_table(rows, columns))
+
+
+def folded(rows: Rows, summary: str) -> "HTML":
+    """The rows as an HTML table that a reader unfolds by its summary."""
+    from IPython.display import HTML
+
+    return HTML(f"<details><summary>{escape(summary)}</summary>{_table(rows, None)}</details>")

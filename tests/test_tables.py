@@ -1,3 +1,6 @@
+import doctest
+import re
+
 import pytest
 
 from kvpaper import tables
@@ -5,6 +8,10 @@ from kvpaper import tables
 
 def html(*arguments, **options):
     return tables.readable(*arguments, **options).data
+
+
+def test_examples():
+    assert doctest.testmod(tables) == (0, 1)
 
 
 def row(**more):
@@ -20,7 +27,11 @@ def row(**more):
         ("recompute_energy_j", 1440.0, "recompute energy", "1.44 kJ"),
         ("on_critical_path", 1.0, "on critical path", "yes"),
         ("within_slack", 0.0, "within slack", "no"),
-        ("kv_bytes_per_token", 131072.0, "kv bytes per token", "131,072"),
+        ("kv_bytes_per_token", 131072.0, "KV bytes per token", "131,072 B"),
+        ("state_bytes_per_sequence", 7.73e7, "state bytes per sequence", "77.3 MB"),
+        ("value_usd_per_token", 3.022e-8, "value per token", "0.0302 USD per million tokens"),
+        ("recompute_energy_usd", 3.727e-6, "recompute energy cost", "3.727 × 10⁻⁶ USD"),
+        ("offered_load", 0.25284, "offered load", "0.2528"),
     ],
 )
 def test_a_quantity_has_words_and_a_unit_that_fits(quantity, value, words, shown):
@@ -40,7 +51,39 @@ def test_values_become_columns():
     rows = [row(tier=tier, quantity=name) for tier in ("hbm", "dram") for name in ("ttft_s", "a_s")]
     text = html(rows, columns="quantity")
     assert text.count("<tr>") == 3
-    assert text.index("hbm") < text.index("dram")
+    assert text.index(">HBM<") < text.index(">host DRAM<")
+
+
+def test_a_kind_that_all_share_is_said_once():
+    text = html([row(), row(value=1.0)])
+    assert "<caption>All values are predicted.</caption>" in text
+    assert text.count("predicted") == 1
+    mixed = html([row(), row(kind="measured")])
+    assert "caption" not in mixed
+    assert mixed.count(">measured<") == 1
+    causes = html([{"cause": "no memory", "kind": "gpu_memory"}])
+    assert ">gpu_memory<" in causes
+
+
+def test_written_units_are_printed_with_their_sign():
+    assert ">10 µs<" in html([{"input": "latency", "written": "10 us"}])
+    assert ">bus us<" in html([{"input": "bus us"}])
+
+
+def test_each_cell_names_its_column():
+    text = html([{"tier": "nvme", "note": 'a "slow" one', "on_critical_path": 0.0}])
+    assert re.findall(r'data-label="([^"]+)"', text) == ["tier", "note", "on critical path"]
+
+
+def test_only_tables_of_words_stack():
+    assert "stacking" in html([{"input": "model", "source": "the paper"}])
+    assert "stacking" not in html([{"model": "a", "small": 1.5, "large": 2.5}])
+
+
+def test_folded():
+    text = tables.folded([{"a": 1}], "Inputs <all>").data
+    table = html([{"a": 1}])
+    assert text == f"<details><summary>Inputs &lt;all&gt;</summary>{table}</details>"
 
 
 def test_columns_are_picked_in_order_and_text_is_escaped():

@@ -9,10 +9,29 @@ from result import results_folder
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
+from sphinx.writers.html5 import HTML5Translator
+
+from kvpaper import units
 
 _LOGGER = logging.getLogger(__name__)
 
+_STATUS = {"reproduced": "agrees", "not reproduced here": "cannot be had"}
+_COUNTS = ("token", "request")
+_SPACE = "\N{NO-BREAK SPACE}"
+
 Cell = list[nodes.Node]
+
+
+class cell(nodes.entry):
+    """A cell that knows the head of its column, for pages too narrow for columns."""
+
+
+def visit_cell(translator: HTML5Translator, node: cell) -> None:
+    translator.body.append(translator.starttag(node, "td", "", **{"data-label": node["label"]}))
+
+
+def depart_cell(translator: HTML5Translator, node: cell) -> None:
+    translator.body.append("</td>\n")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -> nodes.table:
@@ -20,12 +39,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -> nod
     columns = [nodes.colspec(colwidth=1) for _ in head]
     heads = [nodes.entry("", nodes.paragraph("", text)) for text in head]
     body = [
-        nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in row))
+        nodes.row(
+            "",
+            *(
+                cell("", nodes.paragraph("", "", *content), label=label)
+                for label, content in zip(head, row, strict=True)
+            ),
+        )
         for row in rows
     ]
     group = nodes.tgroup("", *columns, cols=len(columns))
     group += [nodes.thead("", nodes.row("", *heads)), nodes.tbody("", *body)]
-    return nodes.table("", group, classes=[name, "colwidths-auto"])
+    return nodes.table("", group, classes=[name, "stacking", "colwidths-auto"])
 
 
 def read(directive: SphinxDirective, path: Path) -> list[dict[str, str]]:
@@ -63,7 +88,7 @@ class Published(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         rows = read(self, Path(self.config.kvpaper_data, "published.csv"))
         computed = self._computed()
-        head = ("Quantity", "Published", "Here", "Ratio", "Source")
+        head = ("Quantity", "Published", "Here", "Difference", "Tolerance", "Status", "Source")
         return [table(head, [self._row(row, computed) for row in rows], "published")]
 
     def _computed(self) -> dict[tuple[str, str, str], dict[str, str]]:
@@ -78,18 +103,23 @@ class Published(SphinxDirective):
             message = "%s of %s is not among the results"
             location = self.get_location()
             _LOGGER.warning(message, row["quantity"], row["arguments"], location=location)
-        value, reproduced = float(row["value"]), here.get("reproduced", "")
-        what = [nodes.literal("", row["quantity"]), nodes.Text(f" {row['arguments']}")]
+        value, tolerance = float(row["value"]), float(row["rtol"])
+        reproduced = here.get("reproduced", "")
+        status, _, reason = here.get("status", "not computed yet").partition(": ")
         if reproduced:
             computed_here = number(float(reproduced), row["unit"])
-            ratio = f"{float(reproduced) / value:.4g}"
-            if here["status"] == "differs":
-                ratio += ", differs"
+            difference = percent(float(reproduced) / value - 1)
         else:
-            status = here.get("status", "not computed yet")
-            computed_here, ratio = status.removeprefix("not reproduced here: "), "–"
-        numbers = (number(value, row["unit"]), computed_here, ratio)
-        return [what, *([nodes.Text(text)] for text in numbers), self._source(row)]
+            computed_here, difference = reason or "–", "–"
+        texts = (
+            number(value, row["unit"]),
+            computed_here,
+            difference,
+            percent(tolerance) if tolerance else "exact",
+            _STATUS.get(status, status),
+        )
+        what = [nodes.literal("", row["quantity"]), nodes.Text(f" {row['arguments']}")]
+        return [what, *([nodes.Text(text)] for text in texts), self._source(row)]
 
     def _source(self, row: dict[str, str]) -> Cell:
         """A source without a space is a key of the bibliography."""
@@ -105,16 +135,31 @@ def _key(row: dict[str, str]) -> tuple[str, str, str]:
 
 
 def number(value: float, unit: str) -> str:
-    r"""A value with its unit; digits are grouped from five on.
+    r"""A value with its unit, times in the one that fits.
 
-    >>> number(131072.0, "B/token"), number(1600.0, "1")
-    ('131,072\xa0B/token', '1600')
+    >>> number(131072.0, "B/token"), number(1600.0, "1"), number(8000.0, "token")
+    ('131,072\xa0B/token', '1,600', '8,000\xa0tokens')
+    >>> number(0.00021, "s")
+    '210\xa0µs'
     """
-    text = f"{value:,.0f}" if value >= 1e4 else f"{value:.6g}"
-    return text if unit == "1" else f"{text}\N{NO-BREAK SPACE}{unit}"
+    if unit == "s":
+        return units.text(value, ("us", "ms", "s")).replace("us", "µs").replace(" ", _SPACE)
+    text = f"{value:,.0f}" if value >= 1e3 else f"{value:.4g}"
+    plural = "s" if unit in _COUNTS and text != "1" else ""
+    return text if unit == "1" else f"{text}{_SPACE}{unit}{plural}"
+
+
+def percent(share: float) -> str:
+    r"""A share in percent.
+
+    >>> percent(-0.0082), percent(0.05), percent(1e-17)
+    ('−0.82\xa0%', '5\xa0%', '0\xa0%')
+    """
+    return f"{round(100 * share, 3):.2g}{_SPACE}%".replace("-", "−")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_node(cell, html=(visit_cell, depart_cell))
     app.add_directive("nomenclature", Nomenclature)
     app.add_directive("published", Published)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

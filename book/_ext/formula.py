@@ -1,7 +1,7 @@
 """The ``formula`` directive: the labelled equation of a function, read from its docstring.
 
 ``{formula} fetch_time`` prints the equation of ``kvpaper.formulas`` with this name, numbered and
-labelled ``eq-fetch-time``, what it holds for and where it is from, and its arguments, folded away.
+labelled ``eq-fetch-time``, notes on its use and where it is from, and its arguments, folded away.
 """
 
 import difflib
@@ -18,6 +18,7 @@ from sphinx.writers.html5 import HTML5Translator
 from kvpaper import formulas
 
 _LOGGER = logging.getLogger(__name__)
+_ARCHIVES = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
 
 
 class details(nodes.General, nodes.Element):
@@ -44,17 +45,31 @@ def label(name: str) -> str:
 
 
 def prose(text: str) -> list[nodes.Node]:
-    """Text of a docstring; what stands in backquotes is code.
+    """Text of a docstring; what stands in backquotes is code, and an identifier is a link.
 
-    >>> [type(node).__name__ for node in prose("the rate ``r`` of one reader")]
-    ['Text', 'literal', 'Text']
+    >>> [type(node).__name__ for node in prose("the rate ``r``, after arXiv:2302.11665, page 3")]
+    ['Text', 'literal', 'Text', 'reference', 'Text']
     """
-    parts = re.split(r"``([^`]+)``", " ".join(text.split()))
-    return [
-        nodes.literal("", part) if position % 2 else nodes.Text(part)
-        for position, part in enumerate(parts)
-        if part
-    ]
+    parts = re.split(r"(``[^`]+``|(?:arXiv|doi):[\w./-]*\w)", " ".join(text.split()))
+    return [_inline(part) for part in parts if part]
+
+
+def _inline(part: str) -> nodes.Node:
+    if part.startswith("``"):
+        return nodes.literal("", part.strip("`"))
+    archive, _, identifier = part.partition(":")
+    if archive in _ARCHIVES:
+        return nodes.reference("", part, refuri=_ARCHIVES[archive] + identifier)
+    return nodes.Text(part)
+
+
+def notes(conditions: str) -> str:
+    """What a reader of the equation has to know, without what the code raises.
+
+    >>> notes("One reader. Raises InputError if ``a`` is not inside (0, 1).")
+    'One reader.'
+    """
+    return re.sub(r"Raises InputError[^.]*\.", "", conditions).strip()
 
 
 class Formula(MathDirective):
@@ -77,16 +92,15 @@ class Formula(MathDirective):
         unit = "" if equation.unit == "1" else f" [{equation.unit}]"
         summary = [nodes.literal("", name), nodes.Text(f"{unit}: ")]
         source = f"{equation.source[0].upper()}{equation.source[1:].rstrip('.')}."
-        notes = [nodes.strong("", "Source. "), *prose(source)]
-        if equation.conditions:
-            conditions = [nodes.strong("", "Holds for. "), *prose(equation.conditions)]
-            notes = [*conditions, nodes.Text(" "), *notes]
+        told = [nodes.strong("", "Source. "), *prose(source)]
+        if conditions := notes(equation.conditions):
+            told = [nodes.strong("", "Notes. "), *prose(conditions), nodes.Text(" "), *told]
         return [
             nodes.container(
                 "",
                 *self._equation(equation.latex, label(name)),
                 nodes.paragraph("", "", *summary, *prose(equation.summary), nodes.Text(".")),
-                nodes.paragraph("", "", *notes, classes=["formula-notes"]),
+                nodes.paragraph("", "", *told, classes=["formula-notes"]),
                 details("", self._arguments(equation.parameters), summary="Arguments"),
                 classes=["formula"],
             )

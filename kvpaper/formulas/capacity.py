@@ -194,12 +194,10 @@ def exclusive_capacities(
     Equation
     --------
     \begin{aligned}
-    x > y:\quad c_1^{\text{ex}} &= \min\left(c_{\max},
-    \left( M\, \frac{1 - x}{1 - y} \right)^{\frac{1}{1 - \beta}}\right), &
-    c_1^{\text{ex}} + c_2^{\text{ex}} &= \min\left(c_{\max},
-    \left( M\, \frac{x}{y} \right)^{\frac{1}{1 - \beta}}\right) \\
-    x \le y:\quad c_1^{\text{ex}} &= \min\left(c_{\max}, M^{\frac{1}{1 - \beta}}\right), &
-    c_2^{\text{ex}} &= 0
+    c^{\ast}(z) &= \min\left(c_{\max},\, z^{1 / (1 - \beta)}\right), \\
+    x > y:\quad c_1^{\text{ex}} &= c^{\ast}\left( M\, \frac{1 - x}{1 - y} \right), \\
+    c_1^{\text{ex}} + c_2^{\text{ex}} &= c^{\ast}\left( M\, \frac{x}{y} \right), \\
+    x \le y:\quad c_1^{\text{ex}} &= c^{\ast}(M),\quad c_2^{\text{ex}} = 0
     \end{aligned}
 
     Parameters
@@ -242,15 +240,14 @@ def inclusive_capacities(
     Equation
     --------
     \begin{aligned}
-    c_1^{\text{in}} &= \min\left(c_{\max},
-    \left( M (1 - x) \right)^{\frac{1}{1 - \beta}}\right), \quad
-    c_2^{\text{in}} = \min\left(c_{\max},
-    \left( M\, \frac{x}{y} \right)^{\frac{1}{1 - \beta}}\right) \\
-    \text{if } & \frac{M}{\beta} \left[ (1 - x) \left(c_1^{\text{in}}\right)^{\beta}
-    + x \left(c_2^{\text{in}}\right)^{\beta} \right] - c_1^{\text{in}} - y\, c_2^{\text{in}}
+    & c^{\ast}(z) = \min\left(c_{\max},\, z^{1 / (1 - \beta)}\right), \\
+    & c_1^{\text{in}} = c^{\ast}\left( M (1 - x) \right), \quad
+    c_2^{\text{in}} = c^{\ast}\left( M\, \frac{x}{y} \right) \\
+    & \text{if } \frac{M}{\beta} \left[ (1 - x) \left(c_1^{\text{in}}\right)^{\beta}
+    + x \left(c_2^{\text{in}}\right)^{\beta} \right] \\
+    & \quad - c_1^{\text{in}} - y\, c_2^{\text{in}}
     > \max_{c \le c_{\max}} \left( \frac{M}{\beta} c^{\beta} - c \right), \\
-    c_1^{\text{in}} &= \min\left(c_{\max}, M^{\frac{1}{1 - \beta}}\right), \quad
-    c_2^{\text{in}} = 0 \quad \text{otherwise}
+    & c_1^{\text{in}} = c^{\ast}(M), \quad c_2^{\text{in}} = 0 \quad \text{otherwise}
     \end{aligned}
 
     Parameters
@@ -283,7 +280,7 @@ def break_even_interval(recompute_usd, loading_usd, rent_usd_per_byte_s, kv_byte
     The next use is certain; no tail exponent is needed. Where it is not, stop keeping when the
     hazard of a next use falls below the inverse of this time. A trace shorter than the interval
     cannot support it.
-    Source: Gray and Putzolu, SIGMOD 1987, for disk pages; applied to cached prefixes here.
+    Source: Gray and Putzolu 1987, doi:10.1145/38714.38755, for disk pages; applied to prefixes here.
 
     >>> print(f"{break_even_interval(1.35e-4, 0, 1.46e-16, 8.05e8):.0f} s")
     1149 s
@@ -309,18 +306,21 @@ def timer_cost(gap_s, timer_s, recompute_usd, loading_usd, rent_usd_per_byte_s, 
     An infinite gap follows the last use. Timer 0 is no cache; the least over timers, gap by gap, is
     perfect foresight. With first fills counted, the break-even interval as timer costs at most
     twice foresight, but it can cost more than no cache.
-    Source: ski rental, Karlin et al., Competitive Snoopy Caching, Algorithmica 3 (1988).
+    Source: ski rental: Karlin et al., Algorithmica 3 (1988), doi:10.1007/BF01762111.
 
     >>> print(timer_cost(np.array([60, 600, np.inf]), 120, 3.0, 0.0, 1e-11, 1e9))
     [0.6 4.2 1.2]
 
     Equation
     --------
-    U_{\text{gap}} = r\, S \min\left(T_{\text{gap}}, T_{\text{timer}}\right) + \begin{cases}
+    \begin{aligned}
+    U_{\text{gap}} &= r\, S \min\left(T_{\text{gap}}, T_{\text{timer}}\right) + U_{\text{next}}, \\
+    U_{\text{next}} &= \begin{cases}
     U_{\text{load}} & \text{if } T_{\text{gap}} \le T_{\text{timer}}, \\
     U_{\text{rec}} & \text{if } T_{\text{timer}} < T_{\text{gap}} < \infty, \\
     0 & \text{if } T_{\text{gap}} = \infty
     \end{cases}
+    \end{aligned}
 
     Parameters
     ----------

@@ -400,7 +400,7 @@ def disaggregated_gpu_time(
     r"""GPU time of a request where prefill has GPUs of its own [s].
 
     As ``one_pool_gpu_time``; no transfer, any split of the GPUs, and no cache lost to decode. So
-    disaggregation always saves prefill * floor / (target - floor) here, and tiers shrink the
+    disaggregation always saves ``prefill * floor / (target - floor)`` here, and tiers shrink the
     prefill that it saves on: the two compete. Raises InputError if the TPOT target is not above the
     floor of a decode step.
 

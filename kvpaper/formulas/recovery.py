@@ -30,7 +30,7 @@ def fetch_time(kv_bytes, read_bytes_per_s, access_latency_s):
 def attention_pairs(new_tokens, cached_tokens, window_tokens=np.inf):
     r"""Pairs of a new token and a token that it attends to, itself included [1].
 
-    Causal attention. Without a window the sum is new * cached + new * (new + 1) / 2.
+    Causal attention. Without a window the sum is ``new * cached + new * (new + 1) / 2``.
 
     >>> print(attention_pairs(3, 2))
     12.0
@@ -61,8 +61,10 @@ def attention_flops(new_tokens, cached_tokens, layers, query_heads, head_dim, wi
 
     Equation
     --------
-    W_{\text{attn}} = 4\, L\, n_{\text{q}}\, d
-    \sum_{i=1}^{n_{\text{new}}} \min\left(n_{\text{cached}} + i,\, w\right)
+    \begin{aligned}
+    W_{\text{attn}} &= 4\, L\, n_{\text{q}}\, d\, P, \\
+    P &= \sum_{i=1}^{n_{\text{new}}} \min\left(n_{\text{cached}} + i,\, w\right)
+    \end{aligned}
 
     Parameters
     ----------
@@ -95,10 +97,13 @@ def mla_attention_flops(
 
     Equation
     --------
-    W_{\text{MLA}} = 2\, L\, n_{\text{q}} \left[
-    \left(d_{\text{nope}} + d_{\text{rope}} + d_{\text{v}}\right)
-    \sum_{i=1}^{n_{\text{new}}} \left(n_{\text{cached}} + i\right)
-    + d_{\text{c}} \left(d_{\text{nope}} + d_{\text{v}}\right) n_{\text{cached}} \right]
+    \begin{aligned}
+    W_{\text{MLA}} &= 2\, L\, n_{\text{q}} \left(E_{\text{pair}}\, P
+    + E_{\text{token}}\, n_{\text{cached}}\right), \\
+    E_{\text{pair}} &= d_{\text{nope}} + d_{\text{rope}} + d_{\text{v}}, \\
+    E_{\text{token}} &= d_{\text{c}} \left(d_{\text{nope}} + d_{\text{v}}\right), \\
+    P &= \sum_{i=1}^{n_{\text{new}}} \left(n_{\text{cached}} + i\right)
+    \end{aligned}
 
     Parameters
     ----------
@@ -126,8 +131,11 @@ def mla_absorbed_attention_flops(
 
     Equation
     --------
-    W_{\text{absorbed}} = 2\, L\, n_{\text{q}} \left(2\, d_{\text{c}} + d_{\text{rope}}\right)
-    \sum_{i=1}^{n_{\text{new}}} \left(n_{\text{cached}} + i\right)
+    \begin{aligned}
+    W_{\text{absorbed}}
+    &= 2\, L\, n_{\text{q}} \left(2\, d_{\text{c}} + d_{\text{rope}}\right) P, \\
+    P &= \sum_{i=1}^{n_{\text{new}}} \left(n_{\text{cached}} + i\right)
+    \end{aligned}
 
     Parameters
     ----------
@@ -182,8 +190,10 @@ def recompute_time(
 
     Equation
     --------
-    T_{\text{rec}} = \frac{1}{F} \left[ 2\, A\, n_{\text{new}} + 4\, L\, n_{\text{q}}\, d
-    \sum_{i=1}^{n_{\text{new}}} \min\left(n_{\text{cached}} + i,\, w\right) \right]
+    \begin{aligned}
+    T_{\text{rec}} &= \frac{2\, A\, n_{\text{new}} + 4\, L\, n_{\text{q}}\, d\, P}{F}, \\
+    P &= \sum_{i=1}^{n_{\text{new}}} \min\left(n_{\text{cached}} + i,\, w\right)
+    \end{aligned}
 
     Parameters
     ----------
@@ -234,7 +244,7 @@ def crossover_tokens(
     Nothing is cached before; ``layers`` counts full-attention layers. Recomputing is convex in
     length and fetching linear, so there is at most one crossing; without full-attention layers
     there may be none. Filled windows and states are ``fixed_kv_bytes``, and a filled window adds
-    2 * its layers * query heads * head dimension * window to ``active_params``. For latent
+    ``2 * layers * query_heads * head_dim * window_tokens`` to ``active_params``. For latent
     attention the head dimension is the mean of the query and value widths (160 for DeepSeek-V3).
     Source: derived here from ``recompute_time`` and ``fetch_time``.
 
@@ -243,8 +253,10 @@ def crossover_tokens(
 
     Equation
     --------
-    \frac{2\, A\, n_{\times} + 2\, L\, n_{\text{q}}\, d\, n_{\times} (n_{\times} + 1)}{F}
-    = \ell_{\text{read}} + \frac{S_{\text{fixed}} + s\, n_{\times}}{B_{\text{read}}}
+    \begin{aligned}
+    & \frac{2\, A\, n_{\times} + 2\, L\, n_{\text{q}}\, d\, n_{\times} (n_{\times} + 1)}{F} \\
+    & \quad = \ell_{\text{read}} + \frac{S_{\text{fixed}} + s\, n_{\times}}{B_{\text{read}}}
+    \end{aligned}
 
     Parameters
     ----------
@@ -291,11 +303,11 @@ def two_ended_recovery_time(
     Equation
     --------
     \begin{aligned}
-    T_{\text{two}} &= \frac{1}{F} \left[ 2\, A\, x_{\text{front}} + 4\, L\, n_{\text{q}}\, d
-    \sum_{i=1}^{x_{\text{front}}} \left(n_{\text{cached}} + i\right) \right], \\
+    T_{\text{two}} &= \frac{2\, A\, x_{\text{front}} + 4\, L\, n_{\text{q}}\, d\, P}{F}, \\
+    P &= \sum_{i=1}^{x_{\text{front}}} \left(n_{\text{cached}} + i\right), \\
     T_{\text{two}} &= \ell_{\text{read}}
-    + \frac{s \left(n_{\text{new}} - x_{\text{front}}\right)}{B_{\text{read}}}
-    \quad \text{unless } x_{\text{front}} = n_{\text{new}}
+    + \frac{s \left(n_{\text{new}} - x_{\text{front}}\right)}{B_{\text{read}}} \\
+    & \quad \text{unless } x_{\text{front}} = n_{\text{new}}
     \end{aligned}
 
     Parameters

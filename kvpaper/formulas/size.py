@@ -34,7 +34,7 @@ def mla_kv_bytes_per_token(layers, kv_lora_rank, qk_rope_head_dim, element_bytes
     One latent and one rotary key per layer serve all heads, so neither heads nor a factor 2 enter,
     and tensor parallelism copies the cache to every rank.
     Source: DeepSeek-V2, arXiv:2405.04434, section 2.1. The value of DeepSeek-V3: Zhao et al., ISCA
-    2025, Table 1 (70.272 KB).
+    2025, doi:10.1145/3695053.3731412, Table 1 (70.272 KB).
 
     >>> mla_kv_bytes_per_token(61, 512, 64, 2)
     70272
@@ -77,7 +77,10 @@ def kv_bytes(
 
     Equation
     --------
-    S = \sum_{\text{groups}} L\, m\, e\, \min\left(n, k w\right) + k S_{\text{state}}
+    \begin{aligned}
+    S ={}& \sum_{\text{groups}} L\, m\, e\, \min\left(n, k w\right) \\
+    &+ k S_{\text{state}}
+    \end{aligned}
 
     Parameters
     ----------
@@ -125,7 +128,7 @@ def heads_per_rank(kv_heads, tensor_parallel):
 def blocks(tokens, block_tokens):
     r"""Cache blocks that a sequence occupies, the last one perhaps in part [1].
 
-    Source: paged allocation: Kwon et al., SOSP 2023.
+    Source: paged allocation: Kwon et al., SOSP 2023, arXiv:2309.06180.
 
     >>> print(blocks(1025, 512))
     3.0

@@ -21,8 +21,10 @@ def visible_transfer_time(
 
     Equation
     --------
-    T_{\text{vis}} = \ell_{\text{net}} + \max\left( \frac{S}{B_{\text{net}} L},\,
-    \frac{S}{B_{\text{net}}} - \frac{L - 1}{L} T_{\text{pre}} \right)
+    \begin{aligned}
+    T_{\text{vis}} ={}& \ell_{\text{net}} + \max\Bigl( \frac{S}{B_{\text{net}} L},\, \\
+    & \quad \frac{S}{B_{\text{net}}} - \frac{L - 1}{L} T_{\text{pre}} \Bigr)
+    \end{aligned}
 
     Parameters
     ----------
@@ -49,8 +51,11 @@ def ttft(queue_wait_s, fetch_time_s, prefill_time_s, visible_transfer_time_s, qu
 
     Equation
     --------
-    T_{\text{first}} = \max\left( T_{\text{wait}},\, (1 - \omega)\, T_{\text{wait}}
-    + T_{\text{fetch}} \right) + T_{\text{pre}} + T_{\text{vis}}
+    \begin{aligned}
+    T_{\text{first}} ={}& \max\bigl( T_{\text{wait}},\, \\
+    & \quad (1 - \omega)\, T_{\text{wait}} + T_{\text{fetch}} \bigr) \\
+    &+ T_{\text{pre}} + T_{\text{vis}}
+    \end{aligned}
 
     Parameters
     ----------
@@ -68,8 +73,9 @@ def ttft_slack(
 ):
     r"""Longest fetch that still meets the target; negative where no fetch does [s].
 
-    The prefill is that of the tokens which are not cached. ``ttft`` meets the target exactly where
-    the fetch is within the slack. Raises InputError if ``queue_overlap`` is outside 0 to 1.
+    The bracket in the equation is 1 where true, else 0. The prefill is that of the tokens which are
+    not cached. ``ttft`` meets the target exactly where the fetch is within the slack. Raises
+    InputError if ``queue_overlap`` is outside 0 to 1.
     Source: the paper names this slack; the form is derived here from ``ttft``.
 
     >>> print(f"{ttft_slack(0.3, 0.1, 0.15, 0.02):.2f} s")
@@ -77,11 +83,11 @@ def ttft_slack(
 
     Equation
     --------
-    \sigma = \begin{cases}
-    T_{\text{SLO}} - T_{\text{pre}} - T_{\text{vis}} - (1 - \omega)\, T_{\text{wait}}
-    & \text{if } T_{\text{wait}} \le T_{\text{SLO}} - T_{\text{pre}} - T_{\text{vis}}, \\
-    T_{\text{SLO}} - T_{\text{pre}} - T_{\text{vis}} - T_{\text{wait}} & \text{otherwise}
-    \end{cases}
+    \begin{aligned}
+    \sigma ={}& T_{\text{left}} - T_{\text{wait}} \\
+    &+ \omega\, T_{\text{wait}} \left[ T_{\text{wait}} \le T_{\text{left}} \right], \\
+    T_{\text{left}} ={}& T_{\text{SLO}} - T_{\text{pre}} - T_{\text{vis}}
+    \end{aligned}
 
     Parameters
     ----------

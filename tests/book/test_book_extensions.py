@@ -168,13 +168,15 @@ def test_fonts_are_small_and_licensed():
 
 # Pages
 
-EXTENSIONS = ["mathml", "formula", "result", "datatables"]
+EXTENSIONS = ["mathml", "formula", "result", "datatables", "bibliography"]
 CONFIGURATION = {
     "extensions": ["myst_parser", "sphinxcontrib.bibtex", *EXTENSIONS],
     "html_theme": "basic",
     "html_math_renderer": "mathml",
     "myst_enable_extensions": ["colon_fence", "dollarmath"],
     "bibtex_bibfiles": ["references.bib"],
+    "bibtex_default_style": "author_year",
+    "bibtex_reference_style": "author_year",
     "math_numfig": True,
     "numfig": True,
     "kvpaper_scenario": "small",
@@ -273,19 +275,56 @@ def test_published_values_stand_beside_their_sources(book):
     path.write_text(
         "quantity,arguments,value,unit,rtol,source,locator\n"
         "gap,a,1600,1,0.01,cake,figure 1\n"
-        "ceiling,b,0.62,1,0.01,widely published,\n"
+        "requests,t,12031,request,0,cake,table 2\n"
+        "ceiling,b,0.62,1,0.05,widely published,\n"
     )
     (book.results.parent / "published.csv").write_text(
         "quantity,arguments,value,unit,rtol,source,locator,reproduced,status\n"
-        "gap,a,1600,1,0.01,cake,figure 1,1608,agrees\n"
-        "ceiling,b,0.62,1,0.01,widely published,,,trace not public\n"
+        "gap,a,1600,1,0.01,cake,figure 1,1608,reproduced\n"
+        "requests,t,12031,request,0,cake,table 2,12031,by construction\n"
+        "ceiling,b,0.62,1,0.05,widely published,,,not reproduced here: the trace is not public\n"
     )
     warnings, _ = book.build()
     assert warnings == ""
     table = re.search(r'<table class="published.*?</table>', book.html, re.S)[0]
     text = " ".join(re.sub("<[^>]+>", " ", table).split())
-    assert "gap a 1600 1608 1.005 Jin et al." in text
-    assert "ceiling b 0.62 trace not public – widely published" in text
+    assert "gap a 1,600 1,608 0.5 % 1 % agrees Jin et al." in text
+    assert "requests t 12,031 requests 12,031 requests 0 % exact by construction Jin" in text
+    assert "ceiling b 0.62 the trace is not public – 5 % cannot be had widely published" in text
+    assert table.count('<td data-label="Tolerance">') == 3
+
+
+def test_the_bibliography_is_labelled_as_the_text_cites(book):
+    page = "# A\n\n{cite:p}`cake`, {cite:p}`gray-putzolu-1987`\n\n```{bibliography}\n:all:\n```\n"
+    (book.folder / "index.md").write_text(page)
+    warnings, _ = book.build()
+    assert warnings == ""
+    text = html.unescape(re.sub("<[^>]+>", "", book.html))
+    assert "Jin et al., 2025, Gray and Putzolu, 1987" in text.replace("[", "").replace("]", "")
+    labels = re.findall(r'class="label">(.*?)</span>\s*<p>', book.html, re.S)
+    labels = [re.sub("<[^>]+>", "", label).strip("[]") for label in labels]
+    assert {"Jin et al. 2025", "Gray and Putzolu 1987"} <= set(labels)
+    assert labels == sorted(labels, key=str.lower)
+
+
+def test_notes_of_a_formula():
+    assert formula.notes("Raises InputError if `servers` is below 1.") == ""
+    for equation in formulas.equations().values():
+        assert "Raises" not in formula.notes(equation.conditions)
+        assert "`" not in "".join(node.astext() for node in formula.prose(equation.conditions))
+
+
+def test_identifiers_of_sources_are_links():
+    sources = [equation.source for equation in formulas.equations().values()]
+    links = [
+        node["refuri"]
+        for source in sources
+        for node in formula.prose(source)
+        if node.tagname == "reference"
+    ]
+    assert len(links) == len(re.findall(r"(?:arXiv|doi):", " ".join(sources)))
+    assert "https://doi.org/10.1007/BF01762111" in links
+    assert "https://arxiv.org/abs/2405.04434" in links
 
 
 def test_published_value_that_the_results_lack(book):
