@@ -28,11 +28,11 @@ GATE = re.compile(
     r"|K(?:illed|eyboardInt)|killed|N(?:o such|o space|o available|VIDIA driver|CCL err)"
     r"|P(?:ermission|arent process)"
     r"|A(?:n attempt|pplication startup|vg prompt|vailable routes|ccess to model)"
-    r"|S(?:ystem will|tarting vLLM|hutting down|IG[KBI])|U(?:vicorn running|CX)|\(profile, cr"
-    r"|L(?:LM engine|LM (?:API )?server|IBC)|-(?:default args|kill)|O(?:verriding num|OM|utOfRes)"
-    r"|C(?:reating v|annot |UDA capab|UDA err|uda fail|aught sig)"
+    r"|S(?:ystem will|egmentation f|tarting vLLM|hutting down|IG[KBI])|U(?:vicorn running|CX)"
+    r"|\(profile, cr|L(?:LM engine|LM (?:API )?server|IBC)|-(?:default args|kill)"
+    r"|O(?:verriding num|OM|utOfRes)|C(?:reating v|annot |UDA capab|UDA err|uda fail|aught sig)"
     r"|\[shutdown\] (?:API|EngineCore: tr)|Received SIG|GiB\) on|=(?:137|9/K)|There appear"
-    r"|Illegal inst|Bus err|Value err|HIP err|ja: err|Min(?:imum|\.) cap|Try increas"
+    r"|already dead|Illegal inst|Bus err|Value err|HIP err|ja: err|Min(?:imum|\.) cap|Try increas"
 )
 
 _ANSI = re.compile(

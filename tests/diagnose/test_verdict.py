@@ -174,6 +174,30 @@ def test_a_cause_on_another_node(diagnosed):
     assert diagnosed(START + OUTER, FREE_MEMORY)["cause"] == "gpu_memory"
 
 
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ("CRITICAL 01-01 00:00:09 launcher.py:99] MQLLMEngine is already dead, terminating server "
+         "process", "insufficient"),
+        ("CRITICAL 01-01 00:00:09 [core_client.py:269] Got fatal signal from worker processes, "
+         "shutting down.", "insufficient"),
+        ("Segmentation fault (core dumped)", "insufficient"),
+        ("Killed", "host_kill"),
+        ("vllm-1 exited with code 137", "host_kill"),
+    ],
+)  # fmt: skip
+def test_a_server_that_died_after_it_was_up_is_not_healthy(last, cause, diagnosed):
+    refused = (
+        "(APIServer pid=1) ERROR 01-01 00:00:08 [serving_chat.py:200] ValueError: This model's "
+        "maximum context length is 4096 tokens.\n"
+    )
+    assert diagnosed(START + UP + refused)["cause"] == "healthy"
+    answer = diagnosed(START + UP + refused + last + "\n")
+    assert answer["cause"] == cause
+    assert not any("context length" in line["text"] for line in answer["evidence"])
+    assert diagnosed(START + UP + STOP + last + "\n")["cause"] == "healthy"
+
+
 GONE = (
     "(Worker pid=9) ERROR 01-01 00:00:04 [multiproc_executor.py:597] "
     "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely "
