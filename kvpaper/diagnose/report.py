@@ -21,6 +21,15 @@ _PROOF = {
     "medium": "the message usually, not always, has this cause",
     "low": "the message only hints at this cause",
 }
+_SILENCES = {
+    "unknown_exception": "no signature knows the exception in the log",
+    "outer_only": "only the outer message is there; the child's lines are missing",
+    "frames_only": "a process says that it failed and its exception is missing",
+    "hang": "a process waits for another whose log is not here",
+    "interrupted": "the start was stopped from outside before it ended",
+    "truncated": "the log ends before the start does",
+    "no_engine_lines": "no line here tells how a start went",
+}
 
 
 def diagnose(paths: Iterable[str | Path]) -> dict:
@@ -138,11 +147,11 @@ def _degraded(attempts: list[Attempt], lapse: Hit) -> dict:
 
 
 def _healthy(attempts: list[Attempt]) -> dict:
-    up = [attempt.up for attempt in attempts if attempt.up]
+    up = _first(attempts, "up")
     sure, so_far = "the server reported that it is up", "the start succeeded"
     if not up:
         sure = "the engine initialised itself; the log ends before the server reports that it is up"
-    stopped = any(attempt.stopped for attempt in attempts)
+    stopped = _first(attempts, "stop")
     if stopped:
         so_far += ", and what the last lines print comes from the stop that was asked for"
     return {
@@ -159,37 +168,25 @@ def _healthy(attempts: list[Attempt]) -> dict:
 
 def _insufficient(attempts: list[Attempt]) -> dict:
     facts = _facts(attempts)
-    waiting = [attempt.hang for attempt in attempts if attempt.hang]
+    waiting = _first(attempts, "hang")
     outer = [a.ruled_out["outer"] for a in attempts if "outer" in a.ruled_out]
     unknown = _all_hits(attempts, "exception:")
-    reasons = (
-        (unknown, "unknown_exception", "no signature knows the exception in the log"),
-        (outer, "outer_only", "only the outer message is there; the child's lines are missing"),
-        (
-            state(attempts) == "failed",
-            "frames_only",
-            "a process says that it failed and its exception is missing",
-        ),
-        (waiting, "hang", "a process waits for another whose log is not here"),
-        (
-            any(attempt.stopped for attempt in attempts),
-            "interrupted",
-            "the start was stopped from outside before it ended",
-        ),
-        (
-            any(attempt.started for attempt in attempts),
-            "truncated",
-            "the log ends before the start does",
-        ),
-        (True, "no_engine_lines", "no line here tells how a start went"),
-    )
-    kind, why = next((kind, why) for holds, kind, why in reasons if holds)
+    holds = {
+        "unknown_exception": unknown,
+        "outer_only": outer,
+        "frames_only": state(attempts) == "failed",
+        "hang": waiting,
+        "interrupted": _first(attempts, "stop"),
+        "truncated": _first(attempts, "start"),
+        "no_engine_lines": True,
+    }
+    kind = next(kind for kind, held in holds.items() if held)
     return {
         "cause": "insufficient",
         "kind": kind,
         "confidence": "high" if kind == "outer_only" else "medium",
         "confidence_why": "no line here is known to prove a cause",
-        "why": why,
+        "why": _SILENCES[kind],
         "evidence": _evidence(unknown or [*outer, *waiting]),
         "next_steps": capture(facts.get("version", ""), facts.get("connector", ""), bool(waiting)),
         "related": [],
@@ -202,6 +199,10 @@ def _facts(attempts: list[Attempt]) -> dict[str, str]:
 
 def _all_hits(attempts: list[Attempt], key: str) -> list[Hit]:
     return [hit for attempt in attempts for hit in attempt.hits.get(key, [])]
+
+
+def _first(attempts: list[Attempt], role: str) -> list[Hit]:
+    return [attempt.seen[role] for attempt in attempts if role in attempt.seen]
 
 
 def _text(hit: Hit) -> str:

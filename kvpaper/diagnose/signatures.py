@@ -34,7 +34,7 @@ class Signature:
     frames: re.Pattern[str] | None = None
     source_line: re.Pattern[str] | None = None
     exception: bool = False
-    failed: bool = False
+    hint: bool = False
     fatal: bool = False
     next: tuple[str, ...] = ()
     related: tuple[str, ...] = ()

@@ -23,19 +23,14 @@ class Hit:
 
 @dataclass(slots=True)
 class Attempt:
-    """What one start left in one file."""
+    """What one start left in one file: ``seen`` has the first hit of each role."""
 
     file: str
     hits: dict[str, list[Hit]] = field(default_factory=dict)
     ruled_out: dict[str, Hit] = field(default_factory=dict)
+    seen: dict[str, Hit] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     failed: bool = False
-    outer: bool = False
-    engine_up: bool = False
-    up: Hit | None = None
-    stopped: bool = False
-    hang: Hit | None = None
-    started: bool = False
 
     def take(self, event: Event, matched: tuple[Signature, dict[str, str]] | None) -> bool:
         """Take one event into account; whether more lines of its kind could tell more."""
@@ -45,38 +40,30 @@ class Attempt:
             return bool(told)
         signature, numbers = matched
         rank = RANKS[signature.confidence]
-        if event.line.level == "WARNING" and not signature.failed:
+        if event.line.level == "WARNING" and not signature.hint:
             rank -= 1
         hit = Hit(self.file, event, signature, rank, numbers)
+        first = self.seen.setdefault(signature.role, hit) is hit
+        stopping = "stop" in self.seen
         match signature.role:
             case "cause" | "degraded":
                 return self._take_cause(hit)
-            case "exception":
-                return not self.stopped and self._keep(hit)
-            case "cap":
-                return self._keep(hit)
+            case "exception" | "cap":
+                return not stopping and self._keep(hit)
             case "outer" | "shutdown" | "harmless":
-                known = self.ruled_out.setdefault(signature.id, hit)
-                if (
-                    event.exception and not known.event.exception
-                ):  # not the code line that raises it
-                    self.ruled_out[signature.id] = hit
-                self.outer |= signature.role == "outer"
-                self.failed |= signature.role == "outer" and not self.stopped
-            case "failed":
-                self.failed |= not self.stopped
-            case "up" if self.up is None:
-                self._came_up(hit)
-            case "engine_up":
-                self.engine_up = True
-            case "stop":
-                self.stopped = True
-            case "hang":
-                self.hang = hit
-            case "start":
-                self.started = True
-                return True
-        return False
+                self._rule_out(hit)
+            case "up" if first:
+                self._came_up()
+        self.failed |= signature.role in ("outer", "failed") and not stopping
+        return signature.role == "start"
+
+    def _take_cause(self, hit: Hit) -> bool:
+        up = "up" in self.seen
+        if up and "stop" in self.seen:
+            self.ruled_out.setdefault(f"stopped:{hit.signature.id}", hit)
+            return False
+        self.failed |= up and hit.signature.fatal
+        return hit.rank > 0 and self._keep(hit)
 
     def _keep(self, hit: Hit) -> bool:
         kept = self.hits.setdefault(hit.signature.id, [])
@@ -84,23 +71,21 @@ class Attempt:
             kept.append(hit)
         return len(kept) < _KEPT_HITS
 
-    def _take_cause(self, hit: Hit) -> bool:
-        if self.stopped and self.up is not None:
-            self.ruled_out.setdefault(f"stopped:{hit.signature.id}", hit)
-            return False
-        self.failed |= hit.signature.fatal and self.up is not None
-        return hit.rank > 0 and self._keep(hit)
+    def _rule_out(self, hit: Hit) -> None:
+        known = self.ruled_out.setdefault(hit.signature.id, hit)
+        if hit.event.exception and not known.event.exception:  # not the code line that raises it
+            self.ruled_out[hit.signature.id] = hit
 
-    def _came_up(self, hit: Hit) -> None:
-        for key in [k for k, kept in self.hits.items() if not _degrades(kept[0])]:
+    def _came_up(self) -> None:
+        for key in [key for key, kept in self.hits.items() if not _degrades(kept[0])]:
             self.ruled_out.setdefault(f"before_up:{key}", self.hits.pop(key)[0])
-        self.failed, self.up = False, hit
+        self.failed = False
 
     def ends_before(self, event: Event, matched: tuple[Signature, dict[str, str]] | None) -> bool:
         """Whether this event opens a new start after this one ended."""
         if matched is None or matched[0].role != "start":
             return False
-        ended = self.outer or self.stopped or self.up is not None
+        ended = bool(self.seen.keys() & {"outer", "stop", "up"})
         return ended or (self.failed and "server version" in event.line.body)
 
 
@@ -113,8 +98,8 @@ def read_attempts(path: str) -> tuple[list[Attempt], int]:
         If the file cannot be read.
     """
     attempts, count = [Attempt(path)], 1
-    dull: set[bytes] = set()
-    skip: set[bytes] = set()
+    skip: set[bytes] = set()  # lines that tell nothing more of this attempt
+    dull: set[bytes] = set()  # those that tell nothing of any
     with open_log(path) as stream:
         for event in events(numbered_blocks(stream, path), skip):
             matched = match(event)
@@ -141,7 +126,8 @@ def state(attempts: list[Attempt]) -> str:
     """``up``, ``failed`` or ``unknown``: how these files of one start say it ended."""
     if any(attempt.failed for attempt in attempts):
         return "failed"
-    return "up" if any(attempt.up or attempt.engine_up for attempt in attempts) else "unknown"
+    up = any(attempt.seen.keys() & {"up", "engine_up"} for attempt in attempts)
+    return "up" if up else "unknown"
 
 
 def cause_hits(attempts: list[Attempt], how: str) -> list[Hit]:
@@ -163,5 +149,5 @@ def _counts(hit: Hit, how: str) -> bool:
     """Whether a hit tells why a start ended so; a mere hint needs to know that it failed."""
     if how == "up":
         return _degrades(hit)
-    hint = hit.event.line.level == "WARNING" or hit.signature.failed
+    hint = hit.event.line.level == "WARNING" or hit.signature.hint
     return how == "failed" or not hint
