@@ -17,7 +17,6 @@ _LOGGER = logging.getLogger(__name__)
 
 _STATUS = {"reproduced": "agrees", "not reproduced here": "cannot be had"}
 _COUNTS = ("token", "request")
-_SPACE = "\N{NO-BREAK SPACE}"
 
 Cell = list[nodes.Node]
 
@@ -105,20 +104,22 @@ class Published(SphinxDirective):
             _LOGGER.warning(message, row["quantity"], row["arguments"], location=location)
         value, tolerance = float(row["value"]), float(row["rtol"])
         reproduced = here.get("reproduced", "")
-        status, _, reason = here.get("status", "not computed yet").partition(": ")
+        status, colon, reason = here.get("status", "not computed yet").partition(": ")
         if reproduced:
             computed_here = number(float(reproduced), row["unit"])
             difference = percent(float(reproduced) / value - 1)
         else:
-            computed_here, difference = reason or "–", "–"
+            computed_here = difference = "–"
         texts = (
             number(value, row["unit"]),
             computed_here,
             difference,
             percent(tolerance) if tolerance else "exact",
-            _STATUS.get(status, status),
+            _STATUS.get(status, status) + colon + reason,
         )
-        what = [nodes.literal("", row["quantity"]), nodes.Text(f" {row['arguments']}")]
+        # Long names may break behind their underscores.
+        arguments = row["arguments"].replace("_", "_\N{ZERO WIDTH SPACE}")
+        what = [nodes.literal("", row["quantity"]), nodes.Text(f" {arguments}")]
         return [what, *([nodes.Text(text)] for text in texts), self._source(row)]
 
     def _source(self, row: dict[str, str]) -> Cell:
@@ -135,18 +136,18 @@ def _key(row: dict[str, str]) -> tuple[str, str, str]:
 
 
 def number(value: float, unit: str) -> str:
-    r"""A value with its unit, times in the one that fits.
+    """A value with its unit, times in the one that fits.
 
     >>> number(131072.0, "B/token"), number(1600.0, "1"), number(8000.0, "token")
-    ('131,072\xa0B/token', '1,600', '8,000\xa0tokens')
+    ('131,072 B/token', '1,600', '8,000 tokens')
     >>> number(0.00021, "s")
-    '210\xa0µs'
+    '210 µs'
     """
     if unit == "s":
-        return units.text(value, ("us", "ms", "s")).replace("us", "µs").replace(" ", _SPACE)
+        return units.text(value, ("us", "ms", "s")).replace("us", "µs")
     text = f"{value:,.0f}" if value >= 1e3 else f"{value:.4g}"
     plural = "s" if unit in _COUNTS and text != "1" else ""
-    return text if unit == "1" else f"{text}{_SPACE}{unit}{plural}"
+    return text if unit == "1" else f"{text} {unit}{plural}"
 
 
 def percent(share: float) -> str:
@@ -155,7 +156,7 @@ def percent(share: float) -> str:
     >>> percent(-0.0082), percent(0.05), percent(1e-17)
     ('−0.82\xa0%', '5\xa0%', '0\xa0%')
     """
-    return f"{round(100 * share, 3):.2g}{_SPACE}%".replace("-", "−")
+    return f"{round(100 * share, 3):.2g}\N{NO-BREAK SPACE}%".replace("-", "−")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

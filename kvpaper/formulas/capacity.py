@@ -194,10 +194,12 @@ def exclusive_capacities(
     Equation
     --------
     \begin{aligned}
-    c^{\ast}(z) &= \min\left(c_{\max},\, z^{1 / (1 - \beta)}\right), \\
-    x > y:\quad c_1^{\text{ex}} &= c^{\ast}\left( M\, \frac{1 - x}{1 - y} \right), \\
-    c_1^{\text{ex}} + c_2^{\text{ex}} &= c^{\ast}\left( M\, \frac{x}{y} \right), \\
-    x \le y:\quad c_1^{\text{ex}} &= c^{\ast}(M),\quad c_2^{\text{ex}} = 0
+    & c^{\ast}(z) = \min\left(c_{\max},\, z^{1 / (1 - \beta)}\right) \\
+    & x > y: \\
+    & \quad c_1^{\text{ex}} = c^{\ast}\left( M\, \frac{1 - x}{1 - y} \right), \\
+    & \quad c_1^{\text{ex}} + c_2^{\text{ex}} = c^{\ast}\left( M\, \frac{x}{y} \right) \\
+    & x \le y: \\
+    & \quad c_1^{\text{ex}} = c^{\ast}(M),\quad c_2^{\text{ex}} = 0
     \end{aligned}
 
     Parameters
@@ -240,13 +242,13 @@ def inclusive_capacities(
     Equation
     --------
     \begin{aligned}
-    & c^{\ast}(z) = \min\left(c_{\max},\, z^{1 / (1 - \beta)}\right), \\
-    & c_1^{\text{in}} = c^{\ast}\left( M (1 - x) \right), \quad
-    c_2^{\text{in}} = c^{\ast}\left( M\, \frac{x}{y} \right) \\
-    & \text{if } \frac{M}{\beta} \left[ (1 - x) \left(c_1^{\text{in}}\right)^{\beta}
-    + x \left(c_2^{\text{in}}\right)^{\beta} \right] \\
-    & \quad - c_1^{\text{in}} - y\, c_2^{\text{in}}
-    > \max_{c \le c_{\max}} \left( \frac{M}{\beta} c^{\beta} - c \right), \\
+    & c^{\ast}(z) = \min\left(c_{\max},\, z^{1 / (1 - \beta)}\right) \\
+    & f(c) = \frac{M}{\beta}\, c^{\beta} \\
+    & c_1^{\text{in}} = c^{\ast}(M (1 - x)) \\
+    & c_2^{\text{in}} = c^{\ast}\left( M\, \frac{x}{y} \right) \\
+    & \text{if } (1 - x)\, f(c_1^{\text{in}}) + x\, f(c_2^{\text{in}}) \\
+    & \quad {} - c_1^{\text{in}} - y\, c_2^{\text{in}} \\
+    & \quad {} > \max_{c \le c_{\max}} (f(c) - c), \\
     & c_1^{\text{in}} = c^{\ast}(M), \quad c_2^{\text{in}} = 0 \quad \text{otherwise}
     \end{aligned}
 
@@ -280,7 +282,7 @@ def break_even_interval(recompute_usd, loading_usd, rent_usd_per_byte_s, kv_byte
     The next use is certain; no tail exponent is needed. Where it is not, stop keeping when the
     hazard of a next use falls below the inverse of this time. A trace shorter than the interval
     cannot support it.
-    Source: Gray and Putzolu 1987, doi:10.1145/38714.38755, for disk pages; applied to prefixes here.
+    Source: Gray and Putzolu 1987, doi:10.1145/38714.38755, on disk pages; applied to prefixes here.
 
     >>> print(f"{break_even_interval(1.35e-4, 0, 1.46e-16, 8.05e8):.0f} s")
     1149 s
@@ -314,11 +316,11 @@ def timer_cost(gap_s, timer_s, recompute_usd, loading_usd, rent_usd_per_byte_s, 
     Equation
     --------
     \begin{aligned}
-    U_{\text{gap}} &= r\, S \min\left(T_{\text{gap}}, T_{\text{timer}}\right) + U_{\text{next}}, \\
-    U_{\text{next}} &= \begin{cases}
+    U_{\text{gap}} ={}& r\, S \min\left(T_{\text{gap}}, T_{\text{timer}}\right) \\
+    &{}+ \begin{cases}
     U_{\text{load}} & \text{if } T_{\text{gap}} \le T_{\text{timer}}, \\
-    U_{\text{rec}} & \text{if } T_{\text{timer}} < T_{\text{gap}} < \infty, \\
-    0 & \text{if } T_{\text{gap}} = \infty
+    0 & \text{if } T_{\text{gap}} = \infty, \\
+    U_{\text{rec}} & \text{otherwise}
     \end{cases}
     \end{aligned}
 

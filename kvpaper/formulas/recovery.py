@@ -98,8 +98,8 @@ def mla_attention_flops(
     Equation
     --------
     \begin{aligned}
-    W_{\text{MLA}} &= 2\, L\, n_{\text{q}} \left(E_{\text{pair}}\, P
-    + E_{\text{token}}\, n_{\text{cached}}\right), \\
+    W_{\text{MLA}} &= 2\, L\, n_{\text{q}} \bigl(E_{\text{pair}}\, P \\
+    & \qquad {} + E_{\text{token}}\, n_{\text{cached}}\bigr), \\
     E_{\text{pair}} &= d_{\text{nope}} + d_{\text{rope}} + d_{\text{v}}, \\
     E_{\text{token}} &= d_{\text{c}} \left(d_{\text{nope}} + d_{\text{v}}\right), \\
     P &= \sum_{i=1}^{n_{\text{new}}} \left(n_{\text{cached}} + i\right)
@@ -132,8 +132,7 @@ def mla_absorbed_attention_flops(
     Equation
     --------
     \begin{aligned}
-    W_{\text{absorbed}}
-    &= 2\, L\, n_{\text{q}} \left(2\, d_{\text{c}} + d_{\text{rope}}\right) P, \\
+    W_{\text{absorbed}} &= 2 L n_{\text{q}} (2 d_{\text{c}} + d_{\text{rope}}) P, \\
     P &= \sum_{i=1}^{n_{\text{new}}} \left(n_{\text{cached}} + i\right)
     \end{aligned}
 

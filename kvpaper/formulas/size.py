@@ -79,7 +79,7 @@ def kv_bytes(
     --------
     \begin{aligned}
     S ={}& \sum_{\text{groups}} L\, m\, e\, \min\left(n, k w\right) \\
-    &+ k S_{\text{state}}
+    &{}+ k S_{\text{state}}
     \end{aligned}
 
     Parameters

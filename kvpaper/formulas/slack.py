@@ -54,7 +54,7 @@ def ttft(queue_wait_s, fetch_time_s, prefill_time_s, visible_transfer_time_s, qu
     \begin{aligned}
     T_{\text{first}} ={}& \max\bigl( T_{\text{wait}},\, \\
     & \quad (1 - \omega)\, T_{\text{wait}} + T_{\text{fetch}} \bigr) \\
-    &+ T_{\text{pre}} + T_{\text{vis}}
+    &{}+ T_{\text{pre}} + T_{\text{vis}}
     \end{aligned}
 
     Parameters
@@ -85,7 +85,7 @@ def ttft_slack(
     --------
     \begin{aligned}
     \sigma ={}& T_{\text{left}} - T_{\text{wait}} \\
-    &+ \omega\, T_{\text{wait}} \left[ T_{\text{wait}} \le T_{\text{left}} \right], \\
+    &{}+ \omega\, T_{\text{wait}} \left[ T_{\text{wait}} \le T_{\text{left}} \right], \\
     T_{\text{left}} ={}& T_{\text{SLO}} - T_{\text{pre}} - T_{\text{vis}}
     \end{aligned}
 

@@ -290,7 +290,7 @@ def test_published_values_stand_beside_their_sources(book):
     text = " ".join(re.sub("<[^>]+>", " ", table).split())
     assert "gap a 1,600 1,608 0.5 % 1 % agrees Jin et al." in text
     assert "requests t 12,031 requests 12,031 requests 0 % exact by construction Jin" in text
-    assert "ceiling b 0.62 the trace is not public – 5 % cannot be had widely published" in text
+    assert "ceiling b 0.62 – – 5 % cannot be had: the trace is not public widely" in text
     assert table.count('<td data-label="Tolerance">') == 3
 
 
