@@ -32,6 +32,7 @@ def row(**more):
         ("value_usd_per_token", 3.022e-8, "value per token", "0.0302 USD per million tokens"),
         ("recompute_energy_usd", 3.727e-6, "recompute energy cost", "3.727 × 10⁻⁶ USD"),
         ("offered_load", 0.25284, "offered load", "0.2528"),
+        ("marginal_ratio", float("inf"), "marginal ratio", "∞"),
     ],
 )
 def test_a_quantity_has_words_and_a_unit_that_fits(quantity, value, words, shown):

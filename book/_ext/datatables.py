@@ -117,8 +117,7 @@ class Published(SphinxDirective):
             percent(tolerance) if tolerance else "exact",
             _STATUS.get(status, status) + colon + reason,
         )
-        # Long names may break behind their underscores.
-        arguments = row["arguments"].replace("_", "_\N{ZERO WIDTH SPACE}")
+        arguments = " ".join(map(breakable, row["arguments"].split()))
         what = [nodes.literal("", row["quantity"]), nodes.Text(f" {arguments}")]
         return [what, *([nodes.Text(text)] for text in texts), self._source(row)]
 
@@ -148,6 +147,15 @@ def number(value: float, unit: str) -> str:
     text = f"{value:,.0f}" if value >= 1e3 else f"{value:.4g}"
     plural = "s" if unit in _COUNTS and text != "1" else ""
     return text if unit == "1" else f"{text} {unit}{plural}"
+
+
+def breakable(word: str) -> str:
+    r"""A word that breaks behind its underscores if it is too long for a column.
+
+    >>> breakable("kv_heads=8"), breakable("kv_bytes_per_token=131072")
+    ('kv_heads=8', 'kv_\u200bbytes_\u200bper_\u200btoken=131072')
+    """
+    return word.replace("_", "_\N{ZERO WIDTH SPACE}") if len(word) > 18 else word
 
 
 def percent(share: float) -> str:

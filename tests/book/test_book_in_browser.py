@@ -116,6 +116,10 @@ def test_page(tab, page):
         .filter(element => element.getBoundingClientRect().right > 360)
         .map(element => element.textContent.slice(0, 60))"""
     assert tab.evaluate(too_wide) == []
+    cut = """[...document.querySelectorAll('.equation-box, :has(> table.stacking)')]
+        .filter(box => box.scrollWidth > box.clientWidth + 1)
+        .map(box => box.textContent.slice(0, 60))"""
+    assert tab.evaluate(cut) == []
     silent = "[...document.images].filter(image => !image.alt.trim()).map(image => image.src)"
     assert tab.evaluate(silent) == []
     broken = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
