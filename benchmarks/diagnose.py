@@ -63,6 +63,12 @@ def restarts(rng: random.Random) -> Iterator[str]:
         yield FAILURE
 
 
+def cut(rng: random.Random) -> Iterator[str]:
+    """Every line as wide as a terminal, so that they look like pieces of longer ones."""
+    while True:
+        yield f"{rng.random():.17f} {rng.random():.17f} {rng.random():.17f} no Error\n"
+
+
 def unbroken(rng: random.Random) -> Iterator[str]:
     """One line without an end."""
     while True:
@@ -122,7 +128,7 @@ def main() -> None:
     print("".join(f"{name:>12}" for name in head))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "engine.log"
-        for kind in ("chatter", "restarts", "errors", "unbroken"):
+        for kind in ("chatter", "restarts", "errors", "cut", "unbroken"):
             write_log(path, kind, arguments.megabytes * 10**6)
             size_mb = path.stat().st_size / 1e6
             seconds, peak_mib = measured("diagnose", path)

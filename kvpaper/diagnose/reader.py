@@ -19,6 +19,8 @@ BLOCK_BYTES = 1 << 20
 LONGEST_CHARS = 1 << 16  # a longer line is read in pieces of this size
 HISTORY_LINES = 300  # what a traceback may reach back
 AHEAD_LINES = 4  # what a hard-wrapped message may reach ahead
+_NARROWEST, _WIDEST = 40, 250  # columns of a terminal
+_LONGEST_WHOLE = 1000  # characters of a line put together again
 
 # Only lines that contain one of these are looked at; every signature's example passes. The texts
 # are cut so that they begin with few and rare letters, as those are what the search skips by.
@@ -65,9 +67,11 @@ _HEAD = re.compile(
     r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker)[^()]{0,50} pid=[^()]{1,60}\)"
     r"|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \["
 )
+# The last form of a type is one that a hard wrap cut in two.
 EXCEPTION = re.compile(
     r"^(?:\s|\w+: )?\s*(?P<type>(?:[A-Za-z_]\w*\.){0,8}_?[A-Z]\w*(?:Error|Exception|Failed|Exit"
-    r"|Interrupt|Timeout|OutOfResources|NotFound)\w*|(?:[a-z_]\w*\.){1,8}[A-Z]\w*[a-z]\w*(?=: ))"
+    r"|Interrupt|Timeout|OutOfResources|NotFound)\w*|(?:[a-z_]\w*\.){1,8}[A-Z]\w*[a-z]\w*(?=: )"
+    r"|[a-z]{1,20}(?:Error|Exception)(?=: ))"
     r"(?:\([^()]{0,80}\))?(?::|$)"
 )
 _NEW_RECORD = re.compile(r"Traceback|Process |(?:\[rank\d+\]:)?\[[DIWEF]\d{3,4} ")
@@ -229,6 +233,41 @@ def _pieces(line: str) -> list[str]:
     return [line[i : i + LONGEST_CHARS] for i in range(0, len(line), LONGEST_CHARS)]
 
 
+def unwrapped(blocks: Iterator[list[tuple[int, str]]]) -> Iterator[list[tuple[int, str]]]:
+    """The lines, those that a terminal had cut whole again under their first number."""
+    width = None
+    for block in blocks:
+        width = _terminal_width(block) if width is None else width
+        whole: list[tuple[int, str]] = []
+        cut = False
+        for number, text in block if width else ():
+            if cut and not _HEAD.match(text):
+                whole[-1] = (whole[-1][0], whole[-1][1] + text)
+            else:
+                whole.append((number, text))
+            cut = _fills(text, width) and len(whole[-1][1]) + width <= _LONGEST_WHOLE
+        yield whole if width else block
+
+
+def _terminal_width(block: list[tuple[int, str]]) -> int:
+    """The width at which a terminal cut the lines, or 0.
+
+    The longest lines then differ from each other, and what follows them has no prefix.
+    """
+    width = max((len(text.rstrip("\r")) for _, text in block), default=0)
+    if not _NARROWEST <= width <= _WIDEST:
+        return 0
+    pairs = [(a, b) for (_, a), (_, b) in itertools.pairwise(block) if _fills(a, width)]
+    opened = sum(bool(line.process or line.level) for line in (parse(0, b) for _, b in pairs))
+    return width if len({a for a, _ in pairs}) >= 3 and opened <= len(pairs) / 5 else 0
+
+
+def _fills(text: str, width: int) -> bool:
+    """Whether a line is as wide as the terminal, and no row of a table or progress bar."""
+    text = text.rstrip("\r")
+    return len(text) == width and text[-1] not in "|+-=─│╯]"
+
+
 def events(blocks: Iterator[list[tuple[int, str]]], skip: set[bytes]) -> Iterator[Event]:
     """The lines that pass the gate, with their surroundings, in file order.
 
@@ -236,7 +275,7 @@ def events(blocks: Iterator[list[tuple[int, str]]], skip: set[bytes]) -> Iterato
     """
     window: list[tuple[int, str]] = []
     start = 0
-    for block in itertools.chain(blocks, [None]):
+    for block in itertools.chain(unwrapped(blocks), [None]):
         window += block or []
         end = len(window) if block is None else max(start, len(window) - AHEAD_LINES)
         for index in range(start, end):
@@ -279,7 +318,7 @@ def _key(part: str) -> bytes:
     """A line without the numbers that change from one print to the next; exit codes stay."""
     tells = "xit" in part or "roc(s)" in part or "blocks=0" in part or "code=" in part
     text = part.encode("utf-8", "surrogatepass")
-    return text if tells or len(part) > 1000 else text.translate(None, _DIGITS)
+    return text if tells or len(part) > _LONGEST_WHOLE else text.translate(None, _DIGITS)
 
 
 def _with_surroundings(

@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from kvpaper.diagnose.reader import clean, events, numbered_blocks, parse
+from kvpaper.diagnose.reader import clean, events, numbered_blocks, parse, unwrapped
 from kvpaper.errors import InputError
 
 LOGGER = "ERROR 01-01 00:00:00 [core.py:718] "
@@ -139,6 +139,48 @@ def test_hard_wraps_are_joined_with_and_without_a_space():
     event = gated("ValueError: needs 4.26 GiB KV cach\ne is needed, larger than\nwhat is there")[0]
     assert event.joined[0] == "ValueError: needs 4.26 GiB KV cache is needed, larger than"
     assert event.joined[3].endswith("larger than what is there")
+
+
+WHOLE = [
+    "(EngineCore_DP0 pid=7) ERROR 01-01 00:00:00 [core.py:718] ValueError: " + "needs more " * 12,
+    *(f"(Worker_TP{n} pid={n}) INFO 01-01 00:00:00 [x.py:1] " + f"{n} words " * 13 for n in "123"),
+    "end",
+]
+
+
+def rows(lines):
+    return [list(enumerate(lines, 1))]
+
+
+@pytest.mark.parametrize("width", [60, 80, 101])
+@pytest.mark.parametrize("end", ["", "\r"])
+def test_lines_that_a_terminal_cut_are_whole_again_under_their_first_number(width, end):
+    pieces = [line[i : i + width] + end for line in WHOLE for i in range(0, len(line), width)]
+    lines = [line for block in unwrapped(rows(pieces)) for line in block]
+    assert [text.replace("\r", "") for _, text in lines] == WHOLE
+    assert lines[1][0] == 1 + -(-len(WHOLE[0]) // width)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"| {n} some row of a table that is as wide as all others |" for n in range(9)],
+        [f"(EngineCore pid={n}) INFO 01-01 00:00:00 [x.py:1] as wide as others" for n in range(9)],
+        ["=" * 80] * 9,
+        ["short", "lines", "of ten"] * 9,
+        [f"{n}" + "a line far wider than a terminal ever is " * 8 for n in range(9)],
+    ],
+)
+def test_lines_that_are_merely_as_long_as_others_stay(lines):
+    assert list(unwrapped(rows(lines))) == rows(lines)
+
+
+def test_an_exception_whose_name_a_hard_wrap_cuts_is_one():
+    wrapped = gated(
+        "(Worker pid=9) ERROR 01-01 00:00:00 [x.py:1] Va\nlueError: needs 4 GiB, lar\nger"
+    )
+    assert wrapped[-1].exception == "lueError"
+    assert wrapped[-1].joined[0] == "lueError: needs 4 GiB, larger"
 
 
 def test_lost_newlines_are_cut_at_prefixes_but_not_inside_stacked_ones():
