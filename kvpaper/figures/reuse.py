@@ -90,6 +90,8 @@ def optimum(rows: pd.DataFrame, prices: dict[str, float] | None = None) -> Figur
         axes.plot(closed.price_ratio, closed.value, color=colour, linewidth=1.2)
     axes.plot([], [], color=INK, linewidth=1.2, label="closed form")
     for tier, price in (prices or {}).items():
+        if not 0 < price < float("inf"):
+            continue
         axes.axvline(price, color=TIER_COLOURS[tier], linestyle=":", label=TIER_NAMES[tier])
     axes.set(
         xscale="log",
@@ -127,5 +129,8 @@ def save_to(figure: Figure, path: Path | str) -> None:
     """Write a figure where a user asks for it; the suffix chooses the format."""
     path = Path(path)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix or '.png'}")
-    figure.savefig(temporary, dpi=200)
-    os.replace(temporary, path)
+    try:
+        figure.savefig(temporary, dpi=200)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

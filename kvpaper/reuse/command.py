@@ -82,9 +82,6 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
         capacities = curves.log_spaced(trace.unique_blocks).tolist()
     fitted = tail.fit_tail(trace, distances, block)
     uses = popularity.fit_popularity(trace)
-    if reading.skipped_lines:
-        first = reading.damages[0].error()
-        warnings.append(f"{reading.skipped_lines} damaged lines skipped, the first {first}")
     answer = _opening(trace.requests, trace.references, trace.unique_blocks, trace.block_tokens)
     answer |= {
         "formats": list(reading.formats),
@@ -119,7 +116,11 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
 
         name = Path(arguments.traces[0]).stem
         table = results.table(row | {"trace": name} for row in curve_rows(trace))
-        figures.save_to(figures.curve(table), arguments.figure)
+        try:
+            figures.save_to(figures.curve(table), arguments.figure)
+        except (OSError, ValueError) as error:
+            found = getattr(error, "strerror", None) or str(error)
+            raise InputError("--figure", found, "a file to write, such as curve.svg") from None
     return _finite(answer)
 
 
@@ -148,7 +149,8 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
     if capacities is None:
         reach = int(estimate.hits.searchsorted(estimate.hits[-1]))
         capacities = estimate.capacities_blocks[: reach + 1 : max(1, reach // 60)].tolist()
-    warnings = ["unique_blocks, ceiling and curve are estimates from a sample"]
+    estimates = "unique_blocks, ceiling and curve are estimates from a sample"
+    warnings = [*stream.warnings, estimates]
     if stream.late:
         warnings.append(f"{stream.late} requests out of order of arrival; not sorted")
     unique = round(estimate.unique_blocks)
@@ -183,8 +185,13 @@ def _options(arguments: argparse.Namespace) -> "Options":  # noqa: F821
         columns[ours] = theirs
     if columns and not ("input_tokens" in columns and columns.keys() & set(OURS[:4])):
         raise InputError("--columns", arguments.columns, "an arrival and input_tokens among them")
-    if arguments.block_tokens is not None and arguments.block_tokens < 1:
-        raise InputError("--block-tokens", str(arguments.block_tokens), "at least 1")
+    for option in ("block_tokens", "processes"):
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise InputError(f"--{option.replace('_', '-')}", str(value), "at least 1")
+    break_even_s = arguments.break_even
+    if break_even_s is not None and not 0 < break_even_s < math.inf:
+        raise InputError("--break-even", f"{break_even_s:g}", "seconds above 0")
     return Options(arguments.block_tokens, arguments.tokenizer, arguments.components, columns)
 
 
@@ -280,6 +287,8 @@ def render(answer: dict[str, Any]) -> str:
         line = "{policy:>8} {capacity_blocks:>12,} blocks: {reference:.4f} reference"
         text.append(line.format(**row))
     for row in answer.get("timers", ()):
-        setting = "" if row["setting"] is None else f" ({row['setting']:,.0f})"
-        text.append(f"{row['policy'] + setting:>30}: {row['block_recomputes']:,.0f} recomputes")
+        unit = "blocks" if row["policy"] == "best fixed capacity" else "s"
+        setting = "" if row["setting"] is None else f" ({row['setting']:,.0f} {unit})"
+        cost = f"{row['block_recomputes']:,.0f} block recomputes"
+        text.append(f"{row['policy'] + setting:>35}: {cost}")
     return "\n".join(text)

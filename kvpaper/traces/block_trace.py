@@ -1,6 +1,8 @@
 """The canonical trace: requests in order of arrival and the blocks that each refers to."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,6 +11,12 @@ import numpy as np
 from kvpaper.errors import InputError
 
 PARQUET_KEY = b"kvpaper.block_trace"
+_COLUMNS = {
+    "arrival_s": np.float64,
+    "input_tokens": np.int64,
+    "output_tokens": np.int64,
+    "session": np.int32,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +90,14 @@ class BlockTrace:
         tokens[self.offsets[filled + 1] - 1] = np.clip(rest, 0, self.block_tokens)
         return tokens
 
-    def select(self, requests: np.ndarray | slice) -> "BlockTrace":
+    def select(self, requests: np.ndarray) -> "BlockTrace":
         """The trace of some of its requests, blocks numbered anew; order is kept."""
         from kvpaper.traces.dense import dense_ids
 
         counts = self.blocks_per_request[requests]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        if isinstance(requests, slice) and requests.step in (None, 1):
-            start, stop, _ = requests.indices(self.requests)
-            raw = self.blocks[self.offsets[start] : self.offsets[max(start, stop)]]
-        else:
-            starts = self.offsets[:-1][requests]
-            raw = self.blocks[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])]
+        starts = self.offsets[:-1][requests]
+        raw = self.blocks[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])]
         blocks, first = dense_ids(raw)
         return replace(
             self,
@@ -119,40 +123,104 @@ def write_parquet(trace: BlockTrace, path: Path | str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    blocks = pa.LargeListArray.from_arrays(trace.offsets, trace.blocks)
-    columns = {
-        "arrival_s": trace.arrival_s,
-        "input_tokens": trace.input_tokens,
-        "output_tokens": trace.output_tokens,
-        "session": trace.session,
-        "blocks": blocks,
-    }
+    columns = {name: getattr(trace, name) for name in _COLUMNS}
+    columns["blocks"] = pa.LargeListArray.from_arrays(trace.offsets, trace.blocks)
     metadata = {PARQUET_KEY: b"1", b"block_tokens": str(trace.block_tokens).encode()}
     metadata[b"prefix"] = b"1" if trace.prefix else b"0"
     if trace.unit_tokens is not None:
         metadata[b"unit_tokens"] = trace.unit_tokens.astype("<i4").tobytes()
     table = pa.table(columns).replace_schema_metadata(metadata)
     temporary = Path(f"{path}.part")
-    pq.write_table(table, temporary, compression="zstd", use_dictionary=False, row_group_size=2**17)
-    os.replace(temporary, path)
+    try:
+        pq.write_table(
+            table, temporary, compression="zstd", use_dictionary=False, row_group_size=2**17
+        )
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(str(path), f"{error.strerror or error}", "a file to write") from None
+
+
+@contextmanager
+def parquet_errors(path: Path | str) -> Iterator[None]:
+    """Turn what pyarrow raises on a damaged file into one line."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, pa.ArrowException, KeyError) as error:
+        told = " ".join(str(error).split())
+        raise InputError(
+            str(path), f"a damaged Parquet file ({told:.150})", "a whole one"
+        ) from None
+
+
+def saved_header(metadata: dict[bytes, bytes] | None, path: Path | str) -> tuple[int, bool] | None:
+    """Block tokens and prefix of a trace that :func:`write_parquet` wrote; None for others."""
+    if not metadata or PARQUET_KEY not in metadata:
+        return None
+    tokens = metadata.get(b"block_tokens", b"none").decode("ascii", "replace")
+    if not tokens.isdecimal():
+        raise InputError(str(path), f"block_tokens {tokens!r:.40}", "a whole number")
+    return int(tokens), metadata.get(b"prefix") == b"1"
 
 
 def read_parquet(path: Path | str) -> BlockTrace:
-    """Read a trace that :func:`write_parquet` wrote; nothing is parsed."""
+    """Read a trace that :func:`write_parquet` wrote; nothing is parsed.
+
+    Raises
+    ------
+    InputError
+        If it is no such file, or does not hold what a trace holds.
+    """
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path)
-    metadata = table.schema.metadata or {}
-    if PARQUET_KEY not in metadata:
-        raise InputError(str(path), "a Parquet file of another make", "a block trace")
-    blocks = table["blocks"].combine_chunks()
-    units = metadata.get(b"unit_tokens")
-    return BlockTrace(
-        *(table[name].to_numpy() for name in ("arrival_s", "input_tokens", "output_tokens")),
-        session=table["session"].to_numpy(),
-        offsets=blocks.offsets.to_numpy(),
-        blocks=blocks.values.to_numpy(),
-        block_tokens=int(metadata[b"block_tokens"]),
-        unit_tokens=None if units is None else np.frombuffer(units, "<i4"),
-        prefix=metadata[b"prefix"] == b"1",
+    with parquet_errors(path):
+        table = pq.read_table(path)
+        header = saved_header(table.schema.metadata, path)
+        if header is None:
+            raise InputError(str(path), "a Parquet file of another make", "a block trace")
+        columns = {name: table[name].to_numpy() for name in _COLUMNS}
+        blocks = table["blocks"].combine_chunks()
+        units = table.schema.metadata.get(b"unit_tokens")
+        if hasattr(blocks, "offsets") and len(units or b"") % 4 == 0:
+            trace = BlockTrace(
+                **columns,
+                offsets=blocks.offsets.to_numpy(),
+                blocks=blocks.values.to_numpy(),
+                block_tokens=header[0],
+                unit_tokens=None if units is None else np.frombuffer(units, "<i4"),
+                prefix=header[1],
+            )
+            if _sound(trace):
+                return trace
+    raise InputError(str(path), "columns that contradict each other", "a trace written by --save")
+
+
+def stream_parquet(path: Path | str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Arrivals, blocks per request and blocks of such a file, some rows at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with parquet_errors(path):
+        for rows in pq.ParquetFile(path).iter_batches(2**16, columns=["arrival_s", "blocks"]):
+            arrival_s = rows["arrival_s"].cast(pa.float64()).to_numpy()
+            blocks = rows["blocks"].cast(pa.large_list(pa.int64()))
+            yield arrival_s, np.diff(blocks.offsets), blocks.flatten().to_numpy()
+
+
+def _sound(trace: BlockTrace) -> bool:
+    """Whether compiled code may index by the numbers of a trace that comes from outside."""
+    kinds = {name: getattr(trace, name).dtype for name in _COLUMNS}
+    if kinds != _COLUMNS or trace.blocks.dtype not in (np.int32, np.int64) or not trace.requests:
+        return False
+    newest = np.maximum.accumulate(trace.blocks)
+    units = trace.unit_tokens
+    return bool(
+        np.isfinite(trace.arrival_s).all()
+        and (np.diff(trace.arrival_s) >= 0).all()
+        and min(trace.input_tokens.min(), trace.output_tokens.min(), trace.block_tokens) >= 0
+        and trace.blocks.min(initial=0) >= 0
+        and (np.diff(newest, prepend=-1) <= 1).all()
+        and (units is None or (len(units) == trace.unique_blocks and units.min(initial=0) >= 0))
     )

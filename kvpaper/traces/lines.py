@@ -1,5 +1,6 @@
 """Lines of plain, gzip and zstd files, in bounded memory whatever the file holds."""
 
+import codecs
 import gzip
 import io
 import zlib
@@ -79,6 +80,8 @@ def lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes
         while stop is None or position < stop:
             try:
                 line = file.readline(LONGEST_LINE_BYTES)
+                if position == 0 and line.startswith(codecs.BOM_UTF8):
+                    position, line = len(codecs.BOM_UTF8), line[len(codecs.BOM_UTF8) :]
                 position += len(line)
                 overlong = len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n")
                 while overlong:

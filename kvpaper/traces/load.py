@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from kvpaper.errors import InputError
-from kvpaper.traces import readers
-from kvpaper.traces.block_trace import BlockTrace, read_parquet
+from kvpaper.traces.block_trace import BlockTrace, read_parquet, stream_parquet
 from kvpaper.traces.lines import Damage
-from kvpaper.traces.parse import DAMAGES_KEPT, Batch, Part, expand, read_batches, recognise
-from kvpaper.traces.readers import Format, Options
+from kvpaper.traces.parse import DAMAGES_KEPT, Batch, expand, read_batches, recognise
+from kvpaper.traces.readers import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,37 +24,11 @@ class Reading:
     warnings: tuple[str, ...]
 
 
-def _recognise_all(
-    paths: Iterable[Path | str], options: Options, strict: bool
-) -> tuple[list[Part], Format | None, list[str]]:
-    """Parts of all files, their one format (None for a block trace), and what was left out."""
-    files, in_folder = expand(paths)
-    parts, warnings = [], []
-    for path in files:
-        try:
-            parts.append(recognise(path, options, strict))
-        except InputError as error:
-            if strict or path not in in_folder:
-                raise
-            warnings.append(f"not read: {error}")
-    formats = {part.format for part in parts if part.format}
-    whole = sum(part.container == "block trace" for part in parts)
-    if len(formats) + whole > 1:
-        names = sorted(known.name for known in formats) + ["a block trace"] * whole
-        raise InputError(str(files[0].parent), " and ".join(names), "one format in one trace")
-    if not formats and not whole:
-        raise InputError(str(files[0]), "no requests", "a trace")
-    return parts, formats.pop() if formats else None, warnings
+class Stream:
+    """Files and folders as one trace, read batch by batch, as often as asked.
 
-
-def read_trace(
-    paths: Iterable[Path | str],
-    options: Options | None = None,
-    strict: bool = False,
-    processes: int | None = None,
-    dask: str | None = None,
-) -> Reading:
-    """Read files and folders as one trace.
+    Requests come in the order of the files; ``late`` counts those that arrived before the one
+    ahead of them. The counts are those of the last complete pass.
 
     Parameters
     ----------
@@ -73,83 +46,126 @@ def read_trace(
     InputError
         If nothing can be read, formats are mixed, or ``strict`` finds damage.
     """
-    options = options or Options()
-    parts, found, warnings = _recognise_all(paths, options, strict)
-    if found is None:
-        return Reading(read_parquet(parts[0].path), ("block trace",), 0, (), tuple(warnings))
-    batches = list(read_batches(parts, processes, dask))
-    skipped = sum(batch.skipped for batch in batches)
-    damages = [damage for batch in batches for damage in batch.damages]
-    if not any(len(batch.arrival_s) for batch in batches):
-        if damages:
-            raise damages[0].error()
-        raise InputError(str(parts[0].path), "no requests", f"a trace of {found.name}")
-    trace = join(batches, found, options, warnings)
-    return Reading(trace, (found.name,), skipped, tuple(damages[:DAMAGES_KEPT]), tuple(warnings))
 
-
-class Stream:
-    """A trace read chunk by chunk, as often as asked, for what needs it only once through.
-
-    Requests come in the order of the files; ``late`` counts those that arrived before the one
-    ahead of them. The counts are those of the last complete pass.
-    """
-
-    def __init__(self, paths, options=None, strict=False, processes=None, dask=None) -> None:
-        self._options = options or Options()
+    def __init__(
+        self,
+        paths: Iterable[Path | str],
+        options: Options | None = None,
+        strict: bool = False,
+        processes: int | None = None,
+        dask: str | None = None,
+    ) -> None:
+        self.options = options or Options()
         self._workers = processes, dask
-        self._parts, self._format, _ = _recognise_all(paths, self._options, strict)
-        self.requests = self.skipped_lines = self.late = self.block_tokens = 0
-        self.prefix = self._format is None or self._format.prefix
-        self.prefix |= self._options.components == "prefix"
+        self._left_out: list[str] = []
+        files, in_folder = expand(paths)
+        self.parts = []
+        for path in files:
+            try:
+                self.parts.append(recognise(path, self.options, strict))
+            except InputError as error:
+                if strict or path not in in_folder:
+                    raise
+                self._left_out.append(f"not read: {error}")
+        formats = {part.format for part in self.parts if part.format}
+        saved = [part for part in self.parts if part.container == "block trace"]
+        if len(formats) > 1 or len(saved) > 1:
+            names = sorted(part.format.name for part in self.parts if part.format)
+            raise InputError(
+                str(files[0].parent), " and ".join(dict.fromkeys(names)), "one format in one trace"
+            )
+        if not formats:
+            raise InputError(str(files[0]), "no requests", "a trace")
+        self.format = formats.pop()
+        self.saved = saved[0].path if saved else None
+        self._start()
 
-    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Blocks per request and block ids of each chunk."""
-        from kvpaper.traces.dense import chained_ids
-
+    def _start(self) -> None:
         self.requests = self.skipped_lines = self.late = 0
+        self.damages: list[Damage] = []
+        self._told: set[int] = set()
+
+    @property
+    def prefix(self) -> bool:
+        """Whether the trace is one of prefixes, by its format or because it is asked for."""
+        return self.format.prefix or self.options.components == "prefix"
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a full block, 0 if nothing tells blocks apart."""
+        columns = self.options.columns
+        if not self.format.block_tokens or (columns and "blocks" not in columns):
+            return 0
+        if len(self._told) > 1:
+            raise InputError("block_size", f"{sorted(self._told)}", "one size in one trace")
+        return self.options.block_tokens or max(self._told, default=self.format.block_tokens)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was not read."""
+        if not self.skipped_lines:
+            return self._left_out
+        skipped = f"{self.skipped_lines} damaged lines skipped, the first "
+        return [*self._left_out, skipped + str(self.damages[0].error())]
+
+    def batches(self) -> Iterator[Batch]:
+        """Requests as the log has them."""
+        self._start()
         latest_s = -np.inf
-        for batch in self._batches():
+        saved = self.saved and (Batch(*columns) for columns in stream_parquet(self.saved))
+        for batch in saved or read_batches(self.parts, *self._workers):
             arrival_s = np.append(latest_s, np.asarray(batch.arrival_s))
             self.late += int((np.diff(arrival_s) < 0).sum())
             latest_s = arrival_s[-1]
             self.requests += len(arrival_s) - 1
             self.skipped_lines += batch.skipped
-            counts = np.asarray(batch.counts, np.int64)
-            if self._format and self.prefix and not self._format.prefix:
-                offsets = np.concatenate([[0], np.cumsum(counts)])
-                batch.ids = chained_ids(offsets, batch.ids)
-            yield counts, batch.ids
-
-    def _batches(self) -> Iterator[Batch]:
-        if self._format is None:
-            yield from self._whole(self._parts[0].path)
-            return
-        for batch in read_batches(self._parts, *self._workers):
-            if len(batch.arrival_s) and not self.block_tokens:
-                self.block_tokens = _block_tokens([batch], self._format, self._options)
+            self.damages += batch.damages[: DAMAGES_KEPT - len(self.damages)]
+            self._told |= batch.block_tokens
             yield batch
+        if self.damages and not self.requests:
+            raise self.damages[0].error()
+        if not self.requests:
+            raise InputError(str(self.parts[0].path), "no requests", f"some of {self.format.name}")
 
-    def _whole(self, path: Path) -> Iterator[Batch]:
-        import pyarrow.parquet as pq
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Blocks per request and block ids of each batch."""
+        from kvpaper.traces.dense import chained_ids
 
-        file = pq.ParquetFile(path)
-        self.block_tokens = int(file.schema_arrow.metadata[b"block_tokens"])
-        self.prefix = file.schema_arrow.metadata[b"prefix"] == b"1"
-        for rows in file.iter_batches(2**16, columns=["arrival_s", "blocks"]):
-            blocks = rows["blocks"]
-            yield Batch(
-                arrival_s=rows["arrival_s"].to_numpy(),
-                counts=np.diff(blocks.offsets.to_numpy()),
-                ids=blocks.flatten().to_numpy(),
-            )
+        for batch in self.batches():
+            counts, ids = np.asarray(batch.counts, np.int64), batch.ids
+            if self.prefix and not self.format.prefix:
+                ids = chained_ids(np.concatenate([[0], np.cumsum(counts)]), ids)
+            yield counts, ids
 
 
-def join(batches: list[Batch], found: Format, options: Options, warnings: list[str]) -> BlockTrace:
-    """One trace of all batches, in order of arrival; oddities are added to ``warnings``."""
+def read_trace(
+    paths: Iterable[Path | str],
+    options: Options | None = None,
+    strict: bool = False,
+    processes: int | None = None,
+    dask: str | None = None,
+) -> Reading:
+    """Read files and folders as one trace; parameters and errors as in :class:`Stream`."""
+    stream = Stream(paths, options, strict, processes, dask)
+    odd: list[str] = []
+    trace = read_parquet(stream.saved) if stream.saved else _joined(stream, odd)
+    if stream.prefix and not trace.prefix:
+        trace = _chained(trace)
+    return Reading(
+        trace,
+        (stream.format.name,),
+        stream.skipped_lines,
+        tuple(stream.damages),
+        (*stream.warnings, *odd),
+    )
+
+
+def _joined(stream: Stream, odd: list[str]) -> BlockTrace:
+    """One trace of all batches, in order of arrival; oddities are added to ``odd``."""
     # Parsing processes have no use for the compiler.
-    from kvpaper.traces.dense import chained_ids, dense_ids
+    from kvpaper.traces.dense import dense_ids
 
+    batches = list(stream.batches())
     arrival_s, input_tokens, output_tokens, counts = (
         np.concatenate([np.asarray(getattr(batch, name)) for batch in batches])
         for name in ("arrival_s", "input_tokens", "output_tokens", "counts")
@@ -157,35 +173,37 @@ def join(batches: list[Batch], found: Format, options: Options, warnings: list[s
     raw = np.concatenate([batch.ids for batch in batches])
     session = _session_codes(batches)
     scopes = [scope for batch in batches for scope in batch.scopes]
-    if len(scopes) > len(set(scopes)):
-        repeated = len(scopes) - len(set(scopes))
-        warnings.append(f"{repeated} sessions repeat an id; they are kept apart")
-    block_tokens = _block_tokens(batches, found, options)
+    repeated = len(scopes) - len(set(scopes))
+    if repeated:
+        odd.append(f"{repeated} sessions repeat an id; they are kept apart")
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     for batch in batches:
         batch.ids = np.empty(0, np.int64)  # the copy in ``raw`` is enough
     blocks, first = dense_ids(raw)
-    units = None
-    if not found.prefix:
-        units = _unit_tokens(batches, raw[first], input_tokens, len(raw), warnings)
+    prefix, block_tokens = stream.format.prefix, stream.block_tokens
+    units = None if prefix else _unit_tokens(batches, raw[first], input_tokens, len(raw), odd)
     del raw, first
     trace = BlockTrace(
         arrival_s - arrival_s.min(), input_tokens, output_tokens, session,
-        offsets, blocks, block_tokens, units, found.prefix,
+        offsets, blocks, block_tokens, units, prefix,
     )  # fmt: skip
-    late = int((np.diff(arrival_s) < 0).sum())
-    if late:
-        warnings.append(f"{late} requests out of order of arrival; sorted")
+    if stream.late:
+        odd.append(f"{stream.late} requests out of order of arrival; sorted")
         trace = trace.select(np.argsort(arrival_s, kind="stable"))
-    if not found.prefix and options.components == "prefix":
-        blocks, first = dense_ids(chained_ids(trace.offsets, trace.blocks))
-        units = trace.unit_tokens[trace.blocks[first]]
-        trace = replace(trace, blocks=blocks, unit_tokens=units, prefix=True)
-    if block_tokens and found.prefix:
-        odd = int((-(-trace.input_tokens // block_tokens) != trace.blocks_per_request).sum())
-        if odd:
-            warnings.append(f"{odd} requests whose length is not that of their blocks")
+    if block_tokens and prefix:
+        unlike = -(-trace.input_tokens // block_tokens) != trace.blocks_per_request
+        if unlike.any():
+            odd.append(f"{unlike.sum()} requests whose length is not that of their blocks")
     return trace
+
+
+def _chained(trace: BlockTrace) -> BlockTrace:
+    """A trace of components as one of prefixes: a block stands for itself and all before it."""
+    from kvpaper.traces.dense import chained_ids, dense_ids
+
+    blocks, first = dense_ids(chained_ids(trace.offsets, trace.blocks))
+    units = trace.unit_tokens[trace.blocks[first]]
+    return replace(trace, blocks=blocks, unit_tokens=units, prefix=True)
 
 
 def _session_codes(batches: list[Batch]) -> np.ndarray:
@@ -207,15 +225,6 @@ def _session_codes(batches: list[Batch]) -> np.ndarray:
             codes[own] = numbers[row] = code
         session.append(numbers)
     return np.concatenate(session)
-
-
-def _block_tokens(batches: list[Batch], found: Format, options: Options) -> int:
-    if found is readers.GENERIC and "blocks" not in options.columns:
-        return 0
-    told = set().union(*(batch.block_tokens for batch in batches))
-    if len(told) > 1:
-        raise InputError("block_size", f"{sorted(told)}", "one size of block in one trace")
-    return options.block_tokens or (told.pop() if told else found.block_tokens)
 
 
 def _unit_tokens(

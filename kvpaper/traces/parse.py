@@ -1,7 +1,9 @@
 """Files to batches of requests: recognise by content, parse in parts, count what is damaged."""
 
+import codecs
 import csv
 import hashlib
+import os
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,7 @@ import orjson
 from kvpaper.errors import InputError
 from kvpaper.parallel import map_tasks
 from kvpaper.traces import readers
-from kvpaper.traces.block_trace import PARQUET_KEY
+from kvpaper.traces.block_trace import parquet_errors, saved_header
 from kvpaper.traces.lines import BROKEN_STREAM, Damage, DamagedError, compression, lines, open_bytes
 from kvpaper.traces.readers import Format, Options, Request
 
@@ -42,11 +44,11 @@ class Part:
 class Batch:
     """Requests of one part, ids as the log has them."""
 
-    arrival_s: array = field(default_factory=lambda: array("d"))
+    arrival_s: array | np.ndarray = field(default_factory=lambda: array("d"))
+    counts: array | np.ndarray = field(default_factory=lambda: array("q"))
+    ids: array | np.ndarray = field(default_factory=lambda: array("q"))
     input_tokens: array = field(default_factory=lambda: array("q"))
     output_tokens: array = field(default_factory=lambda: array("q"))
-    counts: array = field(default_factory=lambda: array("q"))
-    ids: array | np.ndarray = field(default_factory=lambda: array("q"))
     sessions: list[tuple[str | None, str | None]] | None = None
     sizes: dict[int, int] = field(default_factory=dict)
     block_tokens: set[int] = field(default_factory=set)
@@ -101,35 +103,52 @@ def expand(paths: Iterable[Path | str]) -> tuple[list[Path], set[Path]]:
     """All files meant, folders opened; and those of them that a folder merely contains."""
     files, found_in_folder = [], set()
     for path in map(Path, paths):
-        if path.is_dir():
-            inside = sorted(
-                file
-                for file in path.rglob("*")
-                if file.is_file()
-                and not any(name.startswith(".") for name in file.relative_to(path).parts)
-            )
+        if os.path.isdir(path):
+            inside = sorted(_inside(path))
             if not inside:
                 raise InputError(str(path), "an empty folder", "trace files")
             files += inside
             found_in_folder.update(inside)
-        elif path.exists():
+        elif os.path.isfile(path):
             files.append(path)
         else:
-            raise InputError(str(path), "no such file", "a trace")
+            found = "no plain file" if os.path.exists(path) else "no such file"
+            raise InputError(str(path), found, "a trace")
     return files, found_in_folder
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """Plain files of a folder and of those in it; links to folders and hidden names apart."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(str(error.filename), f"{error.strerror}", "a folder that can be read")
+
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(place, name)
+            if not name.startswith(".") and os.path.isfile(path):
+                yield path
 
 
 def recognise(path: Path, options: Options, strict: bool) -> Part:
     """How ``path`` is to be read, told by its content."""
-    if path.stat().st_size == 0:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        raise InputError(str(path), f"{error.strerror}", "a file that can be read") from None
+    if not start:
         raise InputError(str(path), "an empty file", "a trace")
-    with open(path, "rb") as file:
-        if file.read(4) == b"PAR1":
-            return _recognise_parquet(path, options, strict)
+    if start == b"PAR1":
+        return _recognise_parquet(path, options, strict)
     generic = readers.GENERIC if options.columns else None
-    rows, first = [], None
+    rows, first, damage = [], None, DamagedError("no lines", "a trace")
     for line in islice(lines(path), _LINES_SNIFFED):
-        if isinstance(line, DamagedError) or not line.strip():
+        if isinstance(line, DamagedError):
+            damage = line
+            continue
+        if not line.strip():
             continue
         first = first or line.strip()
         if first.startswith(b"["):
@@ -141,7 +160,7 @@ def recognise(path: Path, options: Options, strict: bool) -> Part:
         if isinstance(row, dict):
             rows.append(row)
     if first is None:
-        raise InputError(str(path), "no lines", "a trace")
+        raise InputError(str(path), damage.found, damage.expected)
     part = Part(path, "jsonl", generic or readers.recognised(rows), options, strict)
     if part.format and rows:
         readers.tokenizer(options.tokenizer)  # refused here, not in a process that parses
@@ -163,21 +182,20 @@ def recognise(path: Path, options: Options, strict: bool) -> Part:
 
 def _header(line: bytes) -> tuple[str, ...]:
     try:
-        return tuple(next(csv.reader([line.decode("utf-8-sig", "replace")])))
+        return tuple(next(csv.reader([line.decode("utf-8", "replace")])))
     except csv.Error:
         return ()
 
 
 def _recognise_parquet(path: Path, options: Options, strict: bool) -> Part:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with parquet_errors(path):
         schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(str(path), f"a damaged Parquet file ({error})"[:200], "Parquet") from None
-    if PARQUET_KEY in (schema.metadata or {}):
-        return Part(path, "block trace", None, options, strict)
+    saved = saved_header(schema.metadata, path)
+    if saved is not None:
+        kind = Format("block trace", bool, readers.generic, *saved)
+        return Part(path, "block trace", kind, options, strict)
     found = readers.recognised([dict.fromkeys(schema.names)])
     if not (options.columns or found):
         raise InputError(str(path), f"columns {', '.join(schema.names)}", "--columns for them")
@@ -196,7 +214,7 @@ def _document(path: Path) -> list[dict]:
         largest = f"at most {LARGEST_DOCUMENT_BYTES // 2**20} MiB, or JSON lines"
         raise InputError(str(path), "a larger JSON document", largest)
     try:
-        value = orjson.loads(content)
+        value = orjson.loads(content.removeprefix(codecs.BOM_UTF8))
     except orjson.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}", f"broken JSON ({error.msg})", "JSON") from None
     return [row for row in (value if isinstance(value, list) else [value]) if isinstance(row, dict)]
@@ -209,8 +227,9 @@ def _rows(part: Part) -> Iterator[dict | DamagedError | None]:
     elif part.container == "parquet":
         import pyarrow.parquet as pq
 
-        for batch in pq.ParquetFile(part.path).iter_batches(4096):
-            yield from batch.to_pylist()
+        with parquet_errors(part.path):
+            for batch in pq.ParquetFile(part.path).iter_batches(4096):
+                yield from batch.to_pylist()
     else:
         heading = bool(part.header) and not part.start
         for line in lines(part.path, part.start, part.stop):

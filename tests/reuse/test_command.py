@@ -106,6 +106,12 @@ def test_saved_trace_gives_the_same_answer(log, capsys, tmp_path):
         ["--columns", "blocks"],
         ["--columns", "blocks=x"],
         ["--block-tokens", "0"],
+        ["--processes", "0"],
+        ["--break-even", "0"],
+        ["--break-even", "nan"],
+        ["--figure", "none/curve.svg"],
+        ["--figure", "curve.words"],
+        ["--save", "none/t.parquet"],
         ["--tokenizer", "none.json", "--strict"],
         ["--strict"],
     ],
@@ -116,6 +122,22 @@ def test_bad_input_is_one_line(words, log):
     with pytest.raises(InputError) as caught:
         command.run(parser.parse_args([str(log), *words]))
     assert "\n" not in str(caught.value)
+
+
+def test_a_sample_tells_of_what_was_not_read(log, capsys):
+    (log.parent / "README.md").write_text("A word on the data.\n")
+    warnings = "\n".join(answer(capsys, log.parent, "--sample", "0.5")["warnings"])
+    assert "README.md" in warnings
+    assert "1 damaged lines skipped, the first " in warnings
+
+
+def test_a_sample_of_nothing_but_damage_names_the_damage(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"timestamp": -1, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n')
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(InputError, match=r"log.jsonl:1: found timestamp -1"):
+        command.run(parser.parse_args([str(path), "--sample", "0.5"]))
 
 
 def test_arrivals_only_are_refused_with_the_reason(tmp_path):

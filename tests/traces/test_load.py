@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import tracemalloc
 
 import numpy as np
@@ -188,7 +189,7 @@ def test_azure_knows_arrivals_only_and_says_so(tmp_path):
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         "2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.9799600,3180,8\n",
     )
-    trace = read_trace([path]).trace
+    trace = read_trace([path], Options(block_tokens=16)).trace
     assert trace.input_tokens.tolist() == [4808, 3180]
     assert trace.arrival_s.tolist() == pytest.approx([0, 1])
     with pytest.raises(InputError, match="arrivals and lengths only"):
@@ -225,11 +226,69 @@ def test_parquet_keeps_everything(tmp_path):
         read_parquet(tmp_path / "other.parquet")
 
 
+def test_a_damaged_parquet_file_is_one_line(tmp_path):
+    rows = {"timestamp": [1] * 999, "input_length": [5] * 999, "hash_ids": [[1]] * 999}
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    content = bytearray((tmp_path / "t.parquet").read_bytes())
+    content[4:60] = b"\xff" * 56
+    with pytest.raises(InputError, match="a damaged Parquet file") as caught:
+        read_trace([written(tmp_path, bytes(content), "t.parquet")])
+    assert "\n" not in str(caught.value)
+
+
+TAMPERED = {
+    "negative block": {"blocks": pa.array([[0, -1]], pa.large_list(pa.int32()))},
+    "block out of range": {"blocks": pa.array([[0, 9]], pa.large_list(pa.int32()))},
+    "blocks in no order": {"blocks": pa.array([[1, 0]], pa.large_list(pa.int32()))},
+    "blocks of fractions": {"blocks": pa.array([[0.5]])},
+    "blocks missing": {"blocks": pa.array([[0, None]], pa.large_list(pa.int32()))},
+    "blocks that are no list": {"blocks": pa.array([0])},
+    "negative length": {"input_tokens": pa.array([-1])},
+    "arrival of text": {"arrival_s": pa.array(["a"])},
+    "arrival missing": {"arrival_s": pa.array([None], pa.float64())},
+}
+
+
+def tampered(path, changes):
+    table = pq.read_table(path)
+    for name, column in changes.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    pq.write_table(table, path)
+
+
+@pytest.mark.parametrize("changes", TAMPERED.values(), ids=TAMPERED)
+def test_a_tampered_block_trace_is_refused_before_it_is_indexed_by(tmp_path, changes):
+    trace = read_trace([written(tmp_path, mooncake({}))]).trace
+    write_parquet(trace, tmp_path / "t.parquet")
+    tampered(tmp_path / "t.parquet", changes)
+    with pytest.raises(InputError, match=r"t\.parquet: found "):
+        read_trace([tmp_path / "t.parquet"])
+
+
+@pytest.mark.parametrize(
+    "metadata", [{b"block_tokens": b"x"}, {b"unit_tokens": b"123"}, {b"unit_tokens": bytes(4)}]
+)
+def test_a_tampered_header_is_refused(tmp_path, metadata):
+    trace = read_trace([written(tmp_path, mooncake({}))]).trace
+    write_parquet(trace, tmp_path / "t.parquet")
+    table = pq.read_table(tmp_path / "t.parquet")
+    pq.write_table(table.replace_schema_metadata(table.schema.metadata | metadata), tmp_path / "x")
+    with pytest.raises(InputError, match="x: found "):
+        read_trace([tmp_path / "x"])
+
+
+def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path):
+    trace = read_trace([written(tmp_path, mooncake({}))]).trace
+    for path in (tmp_path / "none" / "t.parquet", tmp_path):
+        with pytest.raises(InputError, match="a file to write"):
+            write_parquet(trace, path)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
 def test_a_selection_numbers_its_blocks_anew(tmp_path):
     rows = [{"timestamp": i, "hash_ids": [i, 50, i]} for i in range(5)]
     trace = read_trace([written(tmp_path, mooncake(*rows))]).trace
-    assert trace.select(slice(2, 4)).blocks.tolist() == [0, 1, 0, 2, 1, 2]
-    assert (trace.select(np.array([2, 3])).blocks == trace.select(slice(2, 4)).blocks).all()
+    assert trace.select(np.array([2, 3])).blocks.tolist() == [0, 1, 0, 2, 1, 2]
 
 
 ODD_BUT_GOOD = {
@@ -239,6 +298,7 @@ ODD_BUT_GOOD = {
     "huge ids": mooncake({"hash_ids": [2**63 + 5, -(2**40)]}),
     "an empty request": mooncake({"input_length": 0, "hash_ids": []}, {}),
     "no last newline": mooncake({}).rstrip("\n"),
+    "Windows": "\ufeff" + mooncake({}, {}).replace("\n", "\r\n"),
 }
 
 
@@ -292,6 +352,35 @@ def test_files_that_are_no_trace_are_refused(tmp_path, content):
     with pytest.raises(InputError) as caught:
         read_trace([written(tmp_path, content)])
     assert "\n" not in str(caught.value)
+
+
+BROKEN_FROM_THE_START = {
+    "gzip": b"\x1f\x8bno gzip at all",
+    "zstd": bytes(pa.compress(mooncake({}).encode(), "zstd", asbytes=True))[:-9],
+}
+
+
+@pytest.mark.parametrize("content", BROKEN_FROM_THE_START.values(), ids=BROKEN_FROM_THE_START)
+def test_a_stream_without_one_whole_line_says_that_it_breaks_off(tmp_path, content):
+    with pytest.raises(InputError, match="found a stream that breaks off"):
+        read_trace([written(tmp_path, content)])
+
+
+def test_what_is_no_plain_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe: found no plain file"):
+        read_trace([tmp_path / "pipe"])
+    with pytest.raises(InputError, match="no such file"):
+        read_trace(["x" * 5000])
+    (tmp_path / "self").symlink_to(tmp_path)
+    (tmp_path / "self.jsonl").symlink_to("self.jsonl")
+    written(tmp_path, mooncake({}))
+    assert read_trace([tmp_path], strict=True).trace.requests == 1
+
+
+def test_a_document_with_a_byte_order_mark_is_read(tmp_path):
+    content = "\ufeff" + json.dumps(session("a"), indent=1)
+    assert read_trace([written(tmp_path, content)]).trace.requests == 2
 
 
 STARTS = [
