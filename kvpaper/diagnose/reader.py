@@ -67,11 +67,9 @@ _HEAD = re.compile(
     r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker)[^()]{0,50} pid=[^()]{1,60}\)"
     r"|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \["
 )
-# The last form of a type is one that a hard wrap cut in two.
 EXCEPTION = re.compile(
     r"^(?:\s|\w+: )?\s*(?P<type>(?:[A-Za-z_]\w*\.){0,8}_?[A-Z]\w*(?:Error|Exception|Failed|Exit"
-    r"|Interrupt|Timeout|OutOfResources|NotFound)\w*|(?:[a-z_]\w*\.){1,8}[A-Z]\w*[a-z]\w*(?=: )"
-    r"|[a-z]{1,20}(?:Error|Exception)(?=: ))"
+    r"|Interrupt|Timeout|OutOfResources|NotFound)\w*|(?:[a-z_]\w*\.){1,8}[A-Z]\w*[a-z]\w*(?=: ))"
     r"(?:\([^()]{0,80}\))?(?::|$)"
 )
 _NEW_RECORD = re.compile(r"Traceback|Process |(?:\[rank\d+\]:)?\[[DIWEF]\d{3,4} ")

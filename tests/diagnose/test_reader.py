@@ -175,14 +175,6 @@ def test_lines_that_are_merely_as_long_as_others_stay(lines):
     assert list(unwrapped(rows(lines))) == rows(lines)
 
 
-def test_an_exception_whose_name_a_hard_wrap_cuts_is_one():
-    wrapped = gated(
-        "(Worker pid=9) ERROR 01-01 00:00:00 [x.py:1] Va\nlueError: needs 4 GiB, lar\nger"
-    )
-    assert wrapped[-1].exception == "lueError"
-    assert wrapped[-1].joined[0] == "lueError: needs 4 GiB, larger"
-
-
 def test_lost_newlines_are_cut_at_prefixes_but_not_inside_stacked_ones():
     text = (
         "(EngineCore_DP0 pid=7) (RayWorkerWrapper pid=9) ERROR 01-01 00:00:00 [w.py:1] first Error "
