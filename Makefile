@@ -19,10 +19,14 @@ BUILD := build/$(SCENARIO)
 HTML := book/_build/$(SCENARIO)/html/index.html
 SCENARIO_FILE := data/scenarios/$(SCENARIO).yaml
 
+ifeq ($(wildcard $(SCENARIO_FILE)),)
+$(error SCENARIO: found $(SCENARIO), expected one of: $(patsubst data/scenarios/%.yaml,%,$(wildcard data/scenarios/*.yaml)))
+endif
+
 NOTEBOOKS := $(sort $(wildcard notebooks/[0-9]*.ipynb))
 STEMS := $(NOTEBOOKS:notebooks/%.ipynb=%)
-PACKAGE := $(shell find kvpaper -name '*.py' -o -name '*.yaml')
-DATA := $(shell find data -type f -not -path 'data/results/*')
+PACKAGE := $(shell find kvpaper -name '*.py' -o -name '*.yaml' -o -name '*.toml')
+DATA := $(shell find data -type f -not -path 'data/results/*') $(wildcard data/results/public/*)
 BOOK := $(shell find book -type f -not -path 'book/_build/*' -not -name '*.pyc')
 
 .PHONY: help
@@ -39,7 +43,7 @@ test: $(ENV) ## Run all tests: package, documentation, notebooks
 	$(BIN)/python -m pytest
 
 .PHONY: notebooks
-notebooks: $(STEMS:%=$(BUILD)/%.done) ## Run the notebooks whose inputs changed
+notebooks: $(STEMS:%=$(BUILD)/notebooks/%.ipynb) ## Run the notebooks whose inputs changed
 
 .PHONY: figures
 figures: notebooks ## Draw the figures: each notebook draws its own
@@ -101,12 +105,10 @@ $(BUILD)/inputs.done: $(SCENARIO_FILE) $(NOTEBOOKS) $(DATA) notebooks/execute.py
 
 $(BUILD)/inputs/%.json: $(BUILD)/inputs.done ;
 
-$(BUILD)/%.done: notebooks/%.ipynb $(BUILD)/inputs/%.json $(PACKAGE) $(ENV)
+$(BUILD)/notebooks/%.ipynb: notebooks/%.ipynb $(BUILD)/inputs/%.json $(PACKAGE) $(ENV)
 	@$(BIN)/python notebooks/execute.py $(SCENARIO) $*
-	@touch $@
 
-$(HTML): $(STEMS:%=$(BUILD)/%.done) $(BOOK) data/published.csv data/nomenclature.csv
+$(HTML): $(STEMS:%=$(BUILD)/notebooks/%.ipynb) $(BOOK) data/published.csv data/nomenclature.csv
 	@$(BIN)/python book/assemble.py $(SCENARIO)
 
-$(SCENARIO_FILE):
-	@echo "SCENARIO: found $(SCENARIO), expected a name out of: $(patsubst data/scenarios/%.yaml,%,$(wildcard data/scenarios/*.yaml))" >&2; exit 2
+-include $(BUILD)/inputs.d

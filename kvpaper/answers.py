@@ -18,15 +18,20 @@ TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "the remot
 _TIMES = ("ns", "us", "ms", "s", "min", "hour", "day", "year")
 _SPACE = "\N{NO-BREAK SPACE}"
 _WORTH = "worth_buying_bytes"
+_LEAST_BYTES = 1e6
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def _time(seconds: float) -> str:
+    if seconds > 1e10:
+        return f"more than 300{_SPACE}years"
     text = units.text(seconds, _TIMES).replace("us", "µs") if seconds else "0 s"
     return text.replace(" ", _SPACE)
 
 
 def _size(count: float) -> str:
+    if count < 1:
+        return f"less than 1{_SPACE}B" if count else f"0{_SPACE}B"
     return units.text(count, _SIZES).replace(" ", _SPACE)
 
 
@@ -93,9 +98,12 @@ def recovery(chart: pd.DataFrame, crossovers: pd.DataFrame) -> str:
     """The gap between tiers, and which of them ever beats recomputing."""
     ratio = chart[chart.quantity == "fetch_time_ratio"].iloc[0]
     times = _by_tier(chart, "fetch_time_s")
+    fastest = f"1 GB of cache comes back in {_time(times[ratio.over])} from {TIERS[ratio.over]}"
     sentences = [
-        f"1 GB of cache comes back in {_time(times[ratio.over])} from {TIERS[ratio.over]} and in "
-        f"{_time(times[ratio.tier])} from {TIERS[ratio.tier]}, a factor of {ratio.value:,.0f}."
+        f"{fastest} and in {_time(times[ratio.tier])} from {TIERS[ratio.tier]}, a factor of "
+        f"{ratio.value:,.0f}."
+        if len(times) > 1
+        else f"{fastest}, the only tier."
     ]
     starts = _by_tier(crossovers, "crossover_tokens")
     never = [TIERS[tier] for tier, start in starts.items() if math.isnan(start)]
@@ -110,9 +118,11 @@ def recovery(chart: pd.DataFrame, crossovers: pd.DataFrame) -> str:
             f"Fetching beats recomputing for any prefix worth caching from {_listed(always)}."
         )
     if late:
-        sentences.append(f"It does so {_listed(late)}.")
+        sentences.append(f"Fetching beats recomputing {_listed(late)}.")
     if never:
-        sentences.append(f"It never does so from {_listed(never)}.")
+        sentences.append(
+            f"At no length looked at does fetching from {_listed(never)} beat recomputing."
+        )
     return " ".join(sentences)
 
 
@@ -125,8 +135,8 @@ def slack(rows: pd.DataFrame, tokens: float, target_s: float) -> str:
     )
     meets = "within" if cold["disaggregated"] <= target_s else "beyond"
     sentences = [
-        f"With a prefix of {tokens:,.0f} tokens the target leaves {_signed(left['one'])} for a "
-        f"fetch in one pool and {_signed(left['disaggregated'])} when prefill and decode are "
+        f"With a prefix of {_counted(tokens, 'token')} the target leaves {_signed(left['one'])} "
+        f"for a fetch in one pool and {_signed(left['disaggregated'])} when prefill and decode are "
         f"split. Without any cache the first token comes after {_time(cold['disaggregated'])}, "
         f"{meets} the target."
     ]
@@ -144,8 +154,10 @@ def slack(rows: pd.DataFrame, tokens: float, target_s: float) -> str:
             verdict = f"The split takes {TIERS[tier]} off the critical path"
         elif fits:
             verdict = f"{name} would be in time, but recomputing is faster"
+        elif left["disaggregated"] <= 0:
+            continue
         else:
-            verdict = f"{name} alone is too slow either way"
+            verdict = f"{name} alone is too slow"
         rescue = "; fetching the back while computing the front is in time" if both[tier] else ""
         sentences.append(f"{verdict}{rescue}.")
     if kept["disaggregated"]:
@@ -158,7 +170,7 @@ def slack(rows: pd.DataFrame, tokens: float, target_s: float) -> str:
 
 
 def _signed(seconds: float) -> str:
-    return _time(seconds) if seconds >= 0 else f"nothing ({_time(-seconds)} too little)"
+    return _time(seconds) if seconds > 0 else f"nothing ({_time(-seconds)} too little)"
 
 
 def _capital(text: str) -> str:
@@ -178,7 +190,7 @@ def break_even(
         if ((costs.quantity == "drive_writes_per_day") & (costs.tier == tier)).any():
             sentences.append(_wear(costs[costs.tier == tier], tier, held[tier]))
     spans = []
-    for tier, part in intervals.groupby("tier", sort=False):
+    for tier, part in intervals.groupby("tier", sort=False) if len(intervals) else ():
         times = part.set_index("loading").value
         spans.append(
             f"{_time(times['gpu waits'])} (the GPU waits while it loads) to "
@@ -202,6 +214,11 @@ def _worth(rows: pd.DataFrame, tier: str, held: float) -> str:
         return f"{off} and no prefetch is in time: buy none."
     if math.isinf(ratio):
         return f"A byte of {name} has no rent: use what there is, {_size(held)}."
+    if worth < _LEAST_BYTES:
+        return (
+            f"Alone, {name} has a marginal ratio of {ratio:.2g} at the working set: next to "
+            f"nothing is worth buying ({_size(high)} at best)."
+        )
     branch = (
         "the whole working set earns its rent"
         if ratio >= 1
@@ -271,7 +288,7 @@ def measured(records: list[dict], wanted: list[dict]) -> str:
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count:,.0f} {noun}{'s' * (count != 1)}"
 
 
 def incident(facts: dict, verdict: dict, reports: pd.DataFrame) -> str:

@@ -65,15 +65,10 @@ def _print_json(answer: dict[str, Any]) -> None:
 
 
 def _whole_number(text: str) -> int:
-    from kvpaper import units
-
-    try:
-        value = units.quantity(text.removesuffix("tokens"), "")
-    except ValueError:
-        value = -1.0
-    if value < 0 or value != int(value):
+    digits = text.strip().replace(",", "").replace("_", "")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number such as 8192")
-    return int(value)
+    return int(digits)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -134,7 +129,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -142,3 +139,7 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of our output went away; that is its choice and no failure.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"output: found {error.strerror}, expected a place to write to", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

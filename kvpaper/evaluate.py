@@ -133,11 +133,14 @@ def _table(scenario: Scenario) -> latency.PrefillTable | None:
     name = scenario.serving.prefill.table
     if name is None:
         return None
-    table, row = latency.prefill_table(name), latency.instances().get(name, {})
-    model = models.load(row["model"]).name
+    where = scenario.where("serving.prefill.table")
+    if name not in latency.instances():
+        raise InputError(where, repr(name), f"one of {', '.join(latency.instances())}")
+    table = latency.prefill_table(name)
+    model = models.load(latency.instances()[name]["model"]).name
     if (model, table.gpus) != (scenario.model.name, scenario.hardware.gpus):
         raise InputError(
-            scenario.where("serving.prefill.table"),
+            where,
             f"a table of {model} on {table.gpus} GPUs",
             f"one of {scenario.model.name} on {scenario.hardware.gpus}",
         )
@@ -151,8 +154,11 @@ def _prefill_time(scenario: Scenario, new_tokens: float, cached_tokens: float) -
         try:
             return float(table.prefill_time(new_tokens, cached_tokens))
         except ValueError as error:
-            where = scenario.where("workload.prompt")
-            raise InputError(where, str(error), "a prompt within the table") from None
+            raise InputError(
+                scenario.where("workload.prompt"),
+                f"a prompt outside table {prefill.table} ({error})",
+                "a shorter one, or serving.prefill.rate",
+            ) from None
     params = prefill.active_params or model.active_params
     if params is None:
         raise InputError(
@@ -358,7 +364,8 @@ def needed_rates(scenario: Scenario) -> Rows:
 
     For the scenario's prefix and target with split pools: the cache of the prefix over the
     shorter of the model's own slack and its own prefill. The scenario's model by its own prefill,
-    the others by tabulated ones on the GPUs of their tables; infinite where there is no slack.
+    the others by tabulated ones on the GPUs of their tables, where these reach that far; infinite
+    where there is no slack.
     """
     prefix, new = _prompt(scenario)
     table = _table(scenario)
@@ -375,7 +382,12 @@ def needed_rates(scenario: Scenario) -> Rows:
             _kv_bytes(model, tokens, scenario.serving.element, scenario.serving.window_cache)
             for tokens in (prefix, prefix + new)
         )
-        computed, recomputed = float(prefill_time(new, prefix)), float(prefill_time(prefix, 0))
+        try:
+            computed, recomputed = float(prefill_time(new, prefix)), float(prefill_time(prefix, 0))
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            continue  # a prefix beyond this table
         visible = _visible_transfer(scenario, model, sent, computed)
         left = slack.ttft_slack(
             scenario.slo.ttft_s, scenario.serving.queue_wait_s, computed, visible
@@ -514,11 +526,14 @@ def costs(scenario: Scenario) -> Rows:
 def _ratio(scenario: Scenario, value: float, rent: float, beta: float) -> float:
     """Marginal ratio at the working set; infinite where a byte has no rent."""
     workload = scenario.workload
+    tokens_per_s = workload.requests_per_s * workload.prompt_tokens
+    if value * tokens_per_s * workload.ceiling == 0:
+        return 0.0
     if rent == 0:
-        return math.inf if value > 0 else 0.0
+        return math.inf
     return float(
         capacity.marginal_ratio(
-            workload.requests_per_s * workload.prompt_tokens,
+            tokens_per_s,
             value,
             workload.ceiling,
             beta,

@@ -44,7 +44,7 @@ class PrefillTable:
             if given.size and not (given.min() >= axis[0] and given.max() <= axis[-1]):
                 raise ValueError(
                     f"{name}: found {given.min():g} to {given.max():g}, "
-                    f"expected {axis[0]:g} to {axis[-1]:g} as in table {self.name}"
+                    f"expected {axis[0]:g} to {axis[-1]:g}"
                 )
         row, column = _interval(new, self.new_tokens), _interval(cached, self.cached_tokens)
         right = _share(new, self.new_tokens, row)

@@ -36,7 +36,7 @@ def table(rows: Iterable[Row]) -> "pandas.DataFrame":
     for row in rows:
         if row.get("kind") not in KINDS or not {"quantity", "value"} <= row.keys():
             raise ValueError(f"no row of results: {dict(row)}")
-    frame = pandas.DataFrame(rows)
+    frame = pandas.DataFrame(rows, columns=None if rows else list(_FIRST))
     return frame[[*_FIRST, *(name for name in frame if name not in _FIRST)]]
 
 
@@ -70,15 +70,17 @@ def joined(*parts: "Iterable[Row] | pandas.DataFrame") -> "pandas.DataFrame":
     """Several tables or lists of rows as one table."""
     import pandas
 
-    return pandas.concat(
-        [part if hasattr(part, "columns") else table(part) for part in parts], ignore_index=True
-    )
+    frames = [part if hasattr(part, "columns") else table(part) for part in parts]
+    return pandas.concat([frame for frame in frames if len(frame)], ignore_index=True)
 
 
-def by_tier(rows: "pandas.DataFrame", quantity: str) -> dict[str, float]:
-    """Values of one quantity by tier."""
-    found = rows[rows.quantity == quantity]
-    return dict(zip(found.tier, found.value, strict=True))
+def by_tier(rows: Iterable[Row], quantity: str, **at: Any) -> dict[str, float]:
+    """Values of one quantity by tier, at the given coordinates."""
+    return {
+        row["tier"]: row["value"]
+        for row in rows
+        if row["quantity"] == quantity and all(row.get(name) == at[name] for name in at)
+    }
 
 
 def write_answer(text: str, scenario: str, stem: str) -> Path:

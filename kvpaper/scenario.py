@@ -5,6 +5,7 @@ A leaf of the YAML file is a number with its unit, ``64 GB/s``, or, where its so
 ``low`` and ``high``. Inside, values are floats in base units and every name ends in its unit.
 """
 
+import datetime
 import difflib
 import re
 from collections.abc import Iterable
@@ -82,6 +83,12 @@ def _above_zero(value: float) -> float:
     return value
 
 
+def _whole(value: float) -> float:
+    if value != int(value) or value < 1:
+        raise _refusal(f"{value:g}", "a whole number of tokens above zero")
+    return value
+
+
 def _inside_unit_interval(value: float) -> float:
     if not 0 < value < 1:
         raise _refusal(f"{value:g}", "a number between 0 and 1, both excluded, such as '0.6'")
@@ -94,7 +101,7 @@ Rate = Annotated[_quantity("B/s", "64 GB/s"), _POSITIVE]
 FlopRate = Annotated[_quantity("FLOP/s", "580 TFLOP/s"), _POSITIVE]
 Seconds = _quantity("s", "300 ms")
 Duration = Annotated[_quantity("s", "300 ms"), _POSITIVE]
-Tokens = _quantity("token", "8000 tokens", most=1e12)
+Tokens = Annotated[_quantity("token", "8000 tokens", most=1e12), AfterValidator(_whole)]
 PerSecond = _quantity("1/s", "2 /s")
 Power = _quantity("W", "600 W")
 PowerPerByte = _quantity("W/B", "0.08 W/GB")
@@ -256,8 +263,10 @@ class Prices(_Part):
 
     @model_validator(mode="after")
     def _rent_is_known(self) -> "Prices":
-        if self.reading == "rented" and not self.rent.model_fields_set:
-            raise _refusal("reading 'rented' without 'rent'", "a rent for each tier that is rented")
+        for tier in ("dram", "nvme", "remote"):
+            bought, rented = getattr(self, tier), getattr(self.rent, tier)
+            if self.reading == "rented" and bought is not None and rented is None:
+                raise _refusal("reading 'rented' without its rent", f"a value at rent.{tier}")
         return self
 
 
@@ -297,6 +306,7 @@ class Scenario:
     low: Prices
     high: Prices
     leaves: dict[str, Leaf]
+    lines: dict[str, int]
 
     def inputs(self, keys: Iterable[str]) -> list[dict[str, str]]:
         """Leaves at and below the keys: key, value as written, source and date."""
@@ -307,16 +317,17 @@ class Scenario:
         ]
 
     def where(self, key: str) -> str:
-        """``FILE:LINE KEY`` for a message about the value at ``key``."""
-        return (
-            f"{self.file}:{self.leaves[key].line} {key}"
-            if key in self.leaves
-            else f"{self.file}: {key}"
-        )
+        """``FILE:LINE KEY`` for a message about the value at ``key``, or about its absence."""
+        nearest = key
+        while nearest not in self.lines:
+            nearest = nearest.rpartition(".")[0]
+        return f"{self.file}:{self.lines[nearest]} {key}"
 
 
 def _compose(file: Path) -> yaml.Node:
     try:
+        if file.exists() and not file.is_file():
+            raise InputError(str(file), "no regular file", "a scenario in YAML")
         if file.stat().st_size > _MAX_FILE_BYTES:
             raise InputError(str(file), "a file above 1 MB", "a scenario of a few kB")
         text = file.read_text(encoding="utf-8")
@@ -329,6 +340,7 @@ def _compose(file: Path) -> yaml.Node:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "characters that YAML does not allow"
+        problem = problem.removeprefix("found ")
         raise InputError(f"{file}{line}", problem, "valid YAML") from None
     except RecursionError:
         raise InputError(str(file), "nesting without end", "a scenario") from None
@@ -362,7 +374,7 @@ class _Tree:
         for name, child in node.value:
             if name.value in children:
                 raise InputError(
-                    f"{self.file}:{name.start_mark.line + 1} {key}",
+                    f"{self.file}:{name.start_mark.line + 1} {key}".rstrip(),
                     f"{name.value!r} twice",
                     "each key once",
                 )
@@ -386,12 +398,34 @@ class _Tree:
         source, as_of = (
             children[name].value if name in children else None for name in ("source", "as_of")
         )
-        if as_of is not None and not _DATE.match(as_of):
+        if as_of is not None and not _is_date(as_of):
             raise InputError(
                 f"{where}.as_of", repr(as_of), "a date such as 2026-05, 2026-05-17 or 2026-Q1"
             )
+        ends = [children[name].value for name in ("low", "value", "high") if name in children]
+        if [*map(_number, ends)] != sorted(map(_number, ends)):
+            raise InputError(where, f"a band of {', '.join(ends)}", "low, value and high in order")
         self.leaves[key] = Leaf(children["value"].value, source, as_of, line)
         return _scalar(children.get(end, children["value"]))
+
+
+def _is_date(text: str) -> bool:
+    if not _DATE.match(text):
+        return False
+    try:
+        datetime.date.fromisoformat(text if len(text) == 10 else "2000-01-01")
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str) -> float:
+    """The number that a text begins with, for the order of a band; its units are checked later."""
+    found = re.match(r"[-+.\d,_eE]+", text)
+    try:
+        return float(found[0].replace(",", "").replace("_", "")) if found else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _scalar(node: yaml.ScalarNode) -> Any:
@@ -479,6 +513,7 @@ def load(name_or_path: str) -> Scenario:
         low=parts["low"].prices,
         high=parts["high"].prices,
         leaves=tree.leaves,
+        lines=tree.lines,
     )
 
 

@@ -80,6 +80,8 @@ def _words(name: str) -> str:
 
 def _table(rows: Rows, columns: list[str] | str | None) -> str:
     frame = pandas.DataFrame(rows).dropna(axis=1, how="all")
+    if frame.empty:
+        return "<p>Nothing to list in this scenario.</p>"
     if isinstance(columns, list):
         frame = frame[[name for name in columns if name in frame]]
     caption = ""

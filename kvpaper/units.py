@@ -51,7 +51,11 @@ _ENERGY_HOUR: dict[str, float] = {f"{prefix}Wh": factor * _HOUR for prefix, fact
 
 _SPELLED = ("hour", "day", "month", "year")
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z", re.S)
+_QUANTITY = re.compile(
+    r"\s*([+-]?(?:(?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"(?![\d,_.])\s*(.*?)\s*\Z",
+    re.S,
+)
 
 Dimension = tuple[tuple[str, int], ...]
 
@@ -100,7 +104,7 @@ def quantity(text: str, unit: str) -> float:
     Parameters
     ----------
     text : str
-        A number with its unit. Underscores and commas may group the digits.
+        A number with its unit. Underscores and commas may group the digits in threes.
     unit : str
         Any unit of the expected dimension, for instance ``"B/s"``; ``""`` for a pure number.
 
@@ -131,7 +135,7 @@ def quantity(text: str, unit: str) -> float:
         raise ValueError("no number")
     number, found = match.groups()
     factor, powers = _unit(found)
-    if tuple(sorted(powers.items())) != dimension(unit):
+    if tuple(sorted(powers.items())) != dimension(unit) or (not unit and found not in ("", "%")):
         raise ValueError(
             f"a unit of another kind, {found!r}" if found else "a number without a unit"
         )

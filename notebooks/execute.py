@@ -22,6 +22,7 @@ from pathlib import Path
 from kvpaper import data, evaluate
 from kvpaper.errors import InputError
 from kvpaper.scenario import Scenario, load
+from kvpaper.traces import fetch
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
@@ -87,7 +88,12 @@ def inputs(scenario: Scenario, keys: tuple[str, ...]) -> dict[str, object]:
 
 def write_inputs(name: str) -> None:
     scenario = load(name)
-    evaluate.everything(scenario)  # what no formula can answer is refused before a kernel starts
+    # What cannot be answered is refused before a kernel starts.
+    evaluate.everything(scenario)
+    trace = scenario.workload.trace
+    if trace is not None and trace not in fetch.TRACES and not Path(trace).exists():
+        expected = f"a path or one of {', '.join(fetch.TRACES)}"
+        raise InputError(scenario.where("workload.trace"), repr(trace), expected)
     folder = ROOT / "build" / name / "inputs"
     folder.mkdir(parents=True, exist_ok=True)
     for path in notebooks():
@@ -95,6 +101,12 @@ def write_inputs(name: str) -> None:
         target = folder / f"{path.stem}.json"
         if not target.exists() or target.read_text(encoding="utf-8") != text:
             write(target, text)
+    # Files that only this scenario names, for make.
+    named = [path for path in (scenario.model.source, trace) if path and Path(path).is_file()]
+    rule = (
+        f"build/{name}/inputs.done: {' '.join(path.replace(' ', chr(92) + ' ') for path in named)}"
+    )
+    write(folder.parent / "inputs.d", rule + "\n" if named else "")
 
 
 def write(path: Path, text: str) -> None:

@@ -182,6 +182,50 @@ class TestTurns:
             rows, "rent_usd_per_byte_s", tier="nvme"
         )
 
+    def test_parts_that_a_wrong_seam_would_drop(self, paper):
+        def slack(case):
+            return value(evaluate.slacks(case), "ttft_slack_s", pool="disaggregated")
+
+        def recompute(case):
+            return value(evaluate.recoveries(case), "recompute_time_s")
+
+        transfer = paper.serving.transfer.model_copy(update={"layerwise": False})
+        whole = change(paper, serving={"transfer": transfer})
+        computed = 0.3 - 0.02 - value(evaluate.slacks(paper), "ttft_slack_s", pool="one")
+        assert slack(paper) - slack(whole) == pytest.approx(
+            0.001 + 131_072 * 8000 / 50e9 - (0.28 - computed - slack(paper)), rel=1e-9
+        )
+        pairs = 256 * 7744 + 256 * 257 / 2
+        assert computed == pytest.approx(
+            (2 * 8.0e9 * 256 + 4 * 32 * 32 * 128 * pairs) / 580e12, rel=1e-9
+        )
+        assert recompute(change(paper, hardware={"gpus": 4})) == pytest.approx(recompute(paper) / 4)
+        nvme = value(evaluate.loads(paper), "offered_load", tier="nvme")
+        held = 131_072 * 7744
+        assert nvme == pytest.approx((2 * 0.3736 + 2 * (1 - 0.3736)) * held / 3e9)
+        with pytest.raises(InputError, match="a load of 1"):
+            evaluate.loads(change(paper, workload={"requests_per_s": 2.96}))
+        free = dict(paper.hardware.tiers)
+        free["dram"] = free["dram"].model_copy(update={"power_w_per_byte": 0.0})
+        unpowered = evaluate.costs(change(paper, hardware={"tiers": free}))
+        energy = 0.08e-9 * paper.prices.energy_usd_per_j
+        with_power = value(evaluate.costs(paper), "rent_usd_per_byte_s", tier="dram")
+        assert with_power - value(unpowered, "rent_usd_per_byte_s", tier="dram") == (
+            pytest.approx(energy)
+        )
+
+    def test_heads_of_two_widths_count_both(self):
+        model = dataclasses.replace(models.load("llama-3.1-8b"), qk_head_dim=192, v_head_dim=128)
+        assert evaluate._attention_flops(model, 2, 1) == 2 * 32 * 32 * (192 + 128) * 5
+
+    def test_a_prefix_beyond_a_table_leaves_that_model_out(self, paper):
+        long = change(paper, workload={"prompt_tokens": 140_000, "requests_per_s": 0.01})
+        assert {row["model"] for row in evaluate.needed_rates(long)} == {"Llama-3.1-8B"}
+
+    def test_no_requests_earn_nothing(self, paper):
+        rows = evaluate.capacities(change(paper, workload={"requests_per_s": 0.0}))
+        assert {row["value"] for row in rows} == {0.0}
+
     def test_the_reading_of_rent_can_turn_the_verdict(self, paper):
         rows = evaluate.readings(paper)
         ratio = {
@@ -216,7 +260,7 @@ class TestTurns:
 
     def test_a_prompt_beyond_the_table_is_refused(self):
         moe = change(scenario.load("h200-moe"), workload={"prompt_tokens": 1e6})
-        with pytest.raises(InputError, match=r"workload\.prompt: found new_tokens"):
+        with pytest.raises(InputError, match=r"workload\.prompt: found a prompt outside table"):
             evaluate.recoveries(moe)
 
 

@@ -69,7 +69,7 @@ def test_the_gap_and_the_printed_values_are_marked(paper):
 
 
 def test_models_with_the_same_line_share_a_name(paper):
-    assert "DeepSeek-V3, Kimi-K2-Instruct" in texts(drawn(paper)["kv_bytes"])
+    assert "DeepSeek-V3, Kimi-K2" in texts(drawn(paper)["kv_bytes"])
 
 
 def test_printed_values_are_marked_only_where_the_rates_are_those_of_the_paper():

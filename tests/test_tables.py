@@ -92,3 +92,8 @@ def test_columns_are_picked_in_order_and_text_is_escaped():
     assert "&lt;b&gt;" in text
     assert text.index(">yes<") < text.index("&lt;b&gt;")
     assert ">2<" not in text
+
+
+def test_no_rows_say_so():
+    for columns in (None, ["a"], "quantity"):
+        assert "Nothing to list" in html([], columns)

@@ -20,6 +20,7 @@ from kvpaper.figures.style import (
     as_rate,
     as_time,
     as_tokens,
+    nothing,
     panels,
     time,
 )
@@ -167,6 +168,8 @@ def slack(rows: pd.DataFrame, slo_s: float) -> Figure:
 
 def break_even(rows: pd.DataFrame, working_set_bytes: float) -> Figure:
     """Break-even capacity against the tail exponent, both branches, with the band of prices."""
+    if rows.empty or not working_set_bytes:
+        return nothing("no tier has a price and a working set in this scenario")
     figure, axes = panels(3.8)
     low, high = working_set_bytes * 1e-5, working_set_bytes * 1e5
     sizes = rows[rows.quantity == "break_even_bytes"]
@@ -200,6 +203,8 @@ def break_even(rows: pd.DataFrame, working_set_bytes: float) -> Figure:
 def intervals(rows: pd.DataFrame) -> Figure:
     """Break-even interval by model, from the shortest to the longest prefix; panel by tier."""
     rows = rows[rows.quantity == "break_even_interval_s"]
+    if rows.empty:
+        return nothing("no tier has a rent in this scenario")
     tiers, models = list(dict.fromkeys(rows.tier)), list(dict.fromkeys(rows.model))
     figure, each = panels(1.0 + 1.75 * len(tiers), nrows=len(tiers), sharex=True, squeeze=False)
     elements = list(dict.fromkeys(rows.element))
@@ -235,6 +240,8 @@ def needed_rates(rows: pd.DataFrame, rates: dict[str, float]) -> Figure:
     """Slowest read rate at which a tier can be waited for, by model; ``rates`` are the tiers'."""
     needed = rows[rows.quantity == "needed_bytes_per_s"].sort_values("value", ascending=False)
     needed = needed[np.isfinite(needed.value)]
+    if needed.empty:
+        return nothing("the target leaves no slack for any model")
     figure, axes = panels(1.6 + 0.3 * len(needed))
     places = np.arange(len(needed))
     labels = [f"{row.model} ({row.gpus} GPU{'s' * (row.gpus > 1)})" for row in needed.itertuples()]

@@ -51,6 +51,14 @@ def panels(height: float = 3.6, **grid):
     return figure, figure.subplots(**grid)
 
 
+def nothing(why: str) -> Figure:
+    """A figure that says why there is nothing to draw."""
+    figure, axes = panels(1.2)
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, f"Nothing to draw: {why}.", ha="center", va="center", wrap=True)
+    return figure
+
+
 def time(seconds: float) -> str:
     return units.text(seconds, _TIME_UNITS).replace("us", "µs") if seconds else "0"
 
