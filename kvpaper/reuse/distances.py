@@ -32,8 +32,8 @@ def _ones(word):
 
 
 @numba.njit(cache=True)
-def _add(tree, words, word, amount):
-    """Adds to the count of ``word`` in a Fenwick tree of which ``words`` words are in use."""
+def add(tree, words, word, amount):
+    """Adds to the count of ``word`` in a Fenwick tree over ``words`` words."""
     node = word + 1
     while node <= words:
         tree[node] += amount
@@ -68,7 +68,7 @@ def _mark(tree, bits, start, stop):
                 child <<= 1
         count = min(64 - within, stop - start)
         bits[word] |= (~np.uint64(0) >> np.uint64(64 - count)) << np.uint64(within)
-        _add(tree, words, word, count)
+        add(tree, words, word, count)
         start += count
     return words
 
@@ -80,7 +80,7 @@ def _clear(tree, bits, words, start, stop):
         word, within = start >> 6, start & 63
         count = min(64 - within, stop - start)
         mask = (~np.uint64(0) >> np.uint64(64 - count)) << np.uint64(within)
-        _add(tree, words, word, -_ones(bits[word] & mask))
+        add(tree, words, word, -_ones(bits[word] & mask))
         bits[word] &= ~mask
         start += count
 

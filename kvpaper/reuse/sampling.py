@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from kvpaper.traces.block_trace import BlockTrace
+from kvpaper.reuse.distances import add
 from kvpaper.traces.dense import mixed
 
 GROUPS = 16
@@ -44,54 +44,35 @@ class SampledCurve:
     kept_blocks: int
     unique_blocks: float
 
-    def at(self, capacities_blocks: np.ndarray) -> list[tuple[int, float, float]]:
+    def at(self, capacities_blocks: list[int]) -> list[tuple[int, float, float]]:
         """Capacity, rate and standard error at capacities in blocks, linear in between."""
         known = np.append(0, self.capacities_blocks)
-        columns = (
-            np.interp(capacities_blocks, known, np.append(0, values))
+        rates, errors = (
+            np.interp(capacities_blocks, known, np.append(0, values)).tolist()
             for values in (self.hits, self.standard_error)
         )
-        return list(
-            zip(
-                np.asarray(capacities_blocks).tolist(),
-                *map(np.ndarray.tolist, columns),
-                strict=True,
-            )
-        )
-
-
-def chunks_of(trace: BlockTrace) -> Chunks:
-    """A trace in memory as the chunks that :func:`sampled_curve` takes."""
-    return lambda: [(trace.blocks_per_request, trace.blocks)]
+        return list(zip(capacities_blocks, rates, errors, strict=True))
 
 
 @numba.njit(cache=True)
-def _slot(keys, used, key):
-    """Place of ``key`` in a table of open addresses, or the free place where it belongs."""
+def _slot(keys, weights, key):
+    """Place of ``key`` in a table of open addresses, or the free one (of no weight) for it."""
     mask = len(keys) - 1
     slot = np.int64(mixed(key) & np.uint64(mask))
-    while used[slot] and keys[slot] != key:
+    while weights[slot] and keys[slot] != key:
         slot = (slot + 1) & mask
     return slot
-
-
-@numba.njit(cache=True)
-def _add(tree, position, amount):
-    node = position + 1
-    while node < len(tree):
-        tree[node] += amount
-        node += node & -node
 
 
 @numba.njit(cache=True)
 def _advance(counts, ids, hot, prefix, every, seed, edges, table, line, scalars, histogram):
     """One chunk; ``scalars``: positions used, weight alive, blocks kept, references kept.
 
-    ``hot`` is (keys, used), ``table`` (keys, used, weight, last position), ``line`` (tree, slot at
-    a position).
+    ``hot`` is (keys, weights), ``table`` (keys, weights, last positions), ``line`` (Fenwick tree,
+    slot at a position).
     ``histogram`` has a row for hot blocks, then a row a group; its last column takes first uses.
     """
-    keys, used, weight, last = table
+    keys, weights, last = table
     tree, owner = line
     salt = mixed(np.int64(seed) + 1)
     within = ~np.uint64(0) // np.uint64(every)
@@ -105,12 +86,13 @@ def _advance(counts, ids, hot, prefix, every, seed, edges, table, line, scalars,
             # Most blocks are neither: the small table of hot ones, which stays close, tells.
             if share > within and not hot[1][_slot(hot[0], hot[1], key)]:
                 continue
-            slot = _slot(keys, used, key)
-            if not used[slot]:
-                keys[slot], used[slot], weight[slot], last[slot] = key, True, every, -1
+            slot = _slot(keys, weights, key)
+            if not weights[slot]:
+                is_hot = hot[1][_slot(hot[0], hot[1], key)]
+                keys[slot], weights[slot], last[slot] = key, 1 if is_hot else every, -1
                 scalars[2] += 1
             row = 0
-            if weight[slot] > 1 or every == 1:
+            if weights[slot] > 1 or every == 1:
                 row = 1 + np.int64(share % np.uint64(histogram.shape[0] - 1))
             distance = np.int64(2**62)
             if last[slot] >= 0:
@@ -128,48 +110,35 @@ def _advance(counts, ids, hot, prefix, every, seed, edges, table, line, scalars,
         for j in range(found - 1, -1, -1):
             slot = kept[j]
             if last[slot] >= 0:
-                _add(tree, last[slot], -weight[slot])
+                add(tree, len(owner), last[slot], -weights[slot])
                 owner[last[slot]] = -1
             else:
-                scalars[1] += weight[slot]
+                scalars[1] += weights[slot]
             last[slot] = scalars[0]
             owner[last[slot]] = slot
-            _add(tree, last[slot], weight[slot])
+            add(tree, len(owner), last[slot], weights[slot])
             scalars[0] += 1
 
 
 @numba.njit(cache=True)
-def _rebuilt(table, line, scalars, fresh, fresh_line):
+def _rebuild(table, line, scalars, fresh, fresh_line):
     """Moves all to ``fresh`` tables; positions on the line of time close up, order kept."""
-    keys, used, weight, last = table
+    keys, weights, last = fresh
     tree, owner = fresh_line
     position = 0
-    for old in range(scalars[0]):
-        slot = line[1][old]
-        if slot < 0:
-            continue
-        place = _slot(fresh[0], fresh[1], keys[slot])
-        fresh[0][place], fresh[1][place] = keys[slot], True
-        fresh[2][place], fresh[3][place] = weight[slot], position
-        owner[position] = place
-        _add(tree, position, weight[slot])
-        position += 1
-    for slot in range(len(keys)):
-        if used[slot] and last[slot] < 0:
-            place = _slot(fresh[0], fresh[1], keys[slot])
-            fresh[0][place], fresh[1][place] = keys[slot], True
-            fresh[2][place], fresh[3][place] = weight[slot], -1
+    for slot in line[1][: scalars[0]]:
+        if slot >= 0:
+            place = _slot(keys, weights, table[0][slot])
+            keys[place], weights[place], last[place] = table[0][slot], table[1][slot], position
+            owner[position] = place
+            add(tree, len(owner), position, weights[place])
+            position += 1
     scalars[0] = position
 
 
 def _tables(blocks: int, positions: int) -> tuple[tuple, tuple]:
     size = 1 << int(2 * blocks + 64).bit_length()
-    table = (
-        np.zeros(size, np.int64),
-        np.zeros(size, np.bool_),
-        np.zeros(size, np.int64),
-        np.full(size, -1, np.int64),
-    )
+    table = tuple(np.zeros(size, np.int64) for _ in range(3))
     return table, (np.zeros(positions + 1, np.int64), np.full(positions, -1, np.int64))
 
 
@@ -216,12 +185,11 @@ def sampled_curve(
     edges = np.concatenate([np.arange(1, 1024), octaves])
     histogram = np.zeros((1 + GROUPS, len(edges) + 1), np.int64)
     scalars, references = np.zeros(4, np.int64), 0
-    table, line = _tables(len(hot), 1)
+    hot_keys, hot_weights, _ = _tables(len(hot), 0)[0]
     for key in hot.tolist():
-        place = _slot(table[0], table[1], key)
-        table[0][place], table[1][place], table[2][place] = key, True, 1
-    hot_table = table[0].copy(), table[1].copy()
-    scalars[2] = len(hot)
+        place = _slot(hot_keys, hot_weights, key)
+        hot_keys[place], hot_weights[place] = key, 1
+    table, line = _tables(0, 0)
     for counts, ids in chunks():
         references += len(ids)
         for part_counts, part_ids in _pieces(np.asarray(counts), np.asarray(ids)):
@@ -230,10 +198,10 @@ def sampled_curve(
             if need > len(line[1]) or 2 * (int(scalars[2]) + len(part_ids)) > len(table[0]):
                 kept = int(scalars[2]) + len(part_ids)
                 fresh = _tables(kept, 2 * kept)
-                _rebuilt(table, line, scalars, *fresh)
+                _rebuild(table, line, scalars, *fresh)
                 table, line = fresh
             _advance(
-                part_counts, part_ids, hot_table, prefix, every, seed, edges,
+                part_counts, part_ids, (hot_keys, hot_weights), prefix, every, seed, edges,
                 table, line, scalars, histogram,
             )  # fmt: skip
     return _estimate(histogram, edges, every, references, scalars, len(hot))

@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from strategies import anything, block_trace
 
 from kvpaper.reuse.curve import hit_curve
-from kvpaper.reuse.sampling import chunks_of, sampled_curve
+from kvpaper.reuse.sampling import sampled_curve
 from kvpaper.traces.block_trace import write_parquet
 from kvpaper.traces.load import Stream, read_trace
 
 TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
+
+
+def chunks_of(trace):
+    return lambda: [(trace.blocks_per_request, trace.blocks)]
 
 
 @settings(deadline=None)
