@@ -21,29 +21,18 @@ _CODES = {name: code for code, name in enumerate(RATES)}
 
 
 @numba.njit(cache=True)
-def _weigh(offsets, distances, sizes, blocks, block_tokens, rests, code, depth, counts):
+def _weigh(offsets, distances, sizes, full, code, depth, counts):
     """Adds the weight of every reference to ``counts[distance]``; first uses to the last entry."""
     for request in range(len(offsets) - 1):
         start, stop = offsets[request], offsets[request + 1]
-        if start == stop:
-            continue
-        tokens = np.int64(0)
-        if len(sizes):
-            for i in range(start, stop):
-                tokens += sizes[blocks[i]]
-        else:
-            tokens = (stop - start - 1) * block_tokens + rests[request]
-        before = 0
+        tokens, before = sizes[start:stop].sum(), 0
         for i in range(start, stop):
-            if len(sizes):
-                size = np.int64(sizes[blocks[i]])
-            else:
-                size = block_tokens if i < stop - 1 else rests[request]
+            size = np.int64(sizes[i])
             weight = 1.0
             if code == 1:
                 weight = size
             elif code == 2:
-                weight = 1.0 if len(sizes) or size == block_tokens else 0.0
+                weight = 1.0 if full == 0 or size == full else 0.0
             elif code == 3:
                 weight = 1.0 / (stop - start)
             elif code == 4:
@@ -137,14 +126,13 @@ def hit_curve(
         _block_hits(distances.starts, distances.firsts, distances.references, hits)
         return Curve(rate, hits)
     hits = np.zeros(distances.cold + 1)
-    held = trace.blocks_per_request
-    rests = np.clip(trace.input_tokens - (held - 1) * trace.block_tokens, 0, trace.block_tokens)
-    sizes = np.empty(0, np.int32) if trace.unit_tokens is None else trace.unit_tokens
+    full = 0 if trace.unit_tokens is not None else trace.block_tokens  # a component is always full
     _weigh(
-        trace.offsets, distances.expanded(), sizes, trace.blocks, trace.block_tokens, rests,
+        trace.offsets, distances.expanded(), trace.reference_tokens, full,
         _CODES[rate], worth_depth_tokens, hits,
     )  # fmt: skip
-    total = np.count_nonzero(held) if rate.startswith("request_mean") else hits.sum()
+    filled = np.count_nonzero(trace.blocks_per_request)
+    total = filled if rate.startswith("request_mean") else hits.sum()
     _accumulate(hits, float(total or 1))
     return Curve(rate, hits)
 

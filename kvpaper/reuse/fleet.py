@@ -1,6 +1,5 @@
 """Drift over time, and one pooled cache against n servers with a share of it each."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numba
@@ -8,7 +7,7 @@ import numpy as np
 
 from kvpaper.formulas.pooling import random_routing_hit_probability
 from kvpaper.reuse.curve import Curve, hit_curve
-from kvpaper.reuse.distances import Distances, replay
+from kvpaper.reuse.distances import Distances
 from kvpaper.reuse.optimum import hull, net_value
 from kvpaper.traces.block_trace import BlockTrace
 
@@ -61,17 +60,24 @@ def turn_gaps(trace: BlockTrace, session: np.ndarray | None = None) -> np.ndarra
 
 
 @numba.njit(cache=True)
+def _follows(owner, blocks, start, stop, matched_share):
+    """Owner of the deepest known block of a request, -1 if too little of it is known."""
+    matched, found = start, -1
+    while matched < stop and owner[blocks[matched]] >= 0:
+        found = owner[blocks[matched]]
+        matched += 1
+    return found if matched - start >= matched_share * (stop - start) else -1
+
+
+@numba.njit(cache=True)
 def _inferred(offsets, blocks, unique, matched_share):
     owner = np.full(unique, -1, np.int32)
     session = np.empty(len(offsets) - 1, np.int32)
     sessions = 0
     for request in range(len(session)):
         start, stop = offsets[request], offsets[request + 1]
-        matched, found = start, -1
-        while matched < stop and owner[blocks[matched]] >= 0:
-            found = owner[blocks[matched]]
-            matched += 1
-        if found < 0 or matched - start < matched_share * (stop - start):
+        found = _follows(owner, blocks, start, stop, matched_share)
+        if found < 0:
             found, sessions = sessions, sessions + 1
         session[request] = found
         for i in range(start, stop):
@@ -90,21 +96,14 @@ def inferred_sessions(trace: BlockTrace) -> np.ndarray:
 
 @numba.njit(cache=True)
 def _least_loaded(arrival_s, work_s, servers, offsets, blocks, unique, matched_share):
-    """Server with the least work left; with a share of 1 or less, the one that holds the prefix."""
+    """The server that holds enough of the prefix, else the one with the least work left."""
     free_s, worked_s = np.zeros(servers), np.zeros(servers)
     owner = np.full(unique, -1, np.int32)
     chosen = np.empty(len(arrival_s), np.int32)
     for request in range(len(arrival_s)):
         now = arrival_s[request]
         start, stop = offsets[request], offsets[request + 1]
-        server = -1
-        if matched_share <= 1.0:
-            matched, found = start, -1
-            while matched < stop and owner[blocks[matched]] >= 0:
-                found = owner[blocks[matched]]
-                matched += 1
-            if found >= 0 and matched - start >= matched_share * (stop - start):
-                server = found
+        server = _follows(owner, blocks, start, stop, matched_share)
         if server < 0:
             # Of idle servers, the one that has worked least.
             server = np.argmin(np.maximum(free_s - now, 0.0) + 1e-9 * worked_s)
@@ -133,47 +132,23 @@ def route(trace: BlockTrace, routing: str, servers: int, seed: int = 0) -> np.nd
             return places[session]
     tokens_per_s = trace.input_tokens.sum() / (servers * UTILISATION * max(trace.duration_s, 1e-9))
     work_s = trace.input_tokens / max(tokens_per_s, 1e-9)
-    share = MATCHED_SHARE if routing == "prefix" else 2.0
+    share = MATCHED_SHARE if routing == "prefix" else np.inf
     return _least_loaded(
         trace.arrival_s, work_s, servers, trace.offsets, trace.blocks, trace.unique_blocks, share
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Block hit rate of one pooled cache and of n servers with an equal share of it each."""
-
-    routing: str
-    servers: int
-    capacity_blocks: np.ndarray
-    pooled: np.ndarray
-    split: np.ndarray
-
-    @property
-    def gain(self) -> np.ndarray:
-        """Pooled over split; infinite where the servers hit nothing."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return self.pooled / self.split
-
-
-def split_fleet(
-    trace: BlockTrace,
-    curve: Curve,
-    routing: str,
-    servers: int,
-    capacities_blocks: np.ndarray,
-    seed: int = 0,
-) -> Split:
-    """Hit rates of a fleet at total capacities, exactly, from one curve a server."""
-    capacities = np.asarray(capacities_blocks)
+def split_rates(
+    trace: BlockTrace, routing: str, servers: int, capacities_blocks: np.ndarray, seed: int = 0
+) -> np.ndarray:
+    """Block hit rate of n servers with an equal share of each capacity, from a curve a server."""
+    each = np.asarray(capacities_blocks) // servers
     server = route(trace, routing, servers, seed)
-    hits = np.zeros(len(capacities))
+    hits = np.zeros(len(each))
     for one in range(servers):
         part = trace.select(np.flatnonzero(server == one))
-        if part.references:
-            hits += hit_curve(part).at(capacities // servers) * part.references
-    pooled = curve.at(capacities)
-    return Split(routing, servers, capacities, pooled, hits / max(trace.references, 1))
+        hits += hit_curve(part).at(each) * part.references
+    return hits / max(trace.references, 1)
 
 
 def expected_random_hits(trace: BlockTrace, servers: int) -> tuple[float, float]:
@@ -182,15 +157,11 @@ def expected_random_hits(trace: BlockTrace, servers: int) -> tuple[float, float]
     The second value is a standard deviation that takes blocks of one request as hitting together,
     which they do: requests are routed, not blocks.
     """
-    # One reference a request and block: repeats within a request see what the first one saw.
-    uses = np.zeros(trace.unique_blocks, np.int64)
-    mean, variance = _expected(trace.offsets, trace.blocks, uses, _table(trace, servers))
-    return float(mean), float(np.sqrt(variance))
-
-
-def _table(trace: BlockTrace, servers: int) -> np.ndarray:
     most = int(np.bincount(trace.blocks).max())
-    return np.asarray(random_routing_hit_probability(np.arange(most + 1), servers), float)
+    probability = np.asarray(random_routing_hit_probability(np.arange(most + 1), servers), float)
+    uses = np.zeros(trace.unique_blocks, np.int64)
+    mean, variance = _expected(trace.offsets, trace.blocks, uses, probability)
+    return float(mean), float(np.sqrt(variance))
 
 
 @numba.njit(cache=True)
@@ -209,12 +180,3 @@ def _expected(offsets, blocks, uses, probability):
         mean += first
         variance += second - first * first
     return mean, variance
-
-
-def unlimited_hits(trace: BlockTrace, server: np.ndarray) -> int:
-    """Hits of unlimited caches, one for each server, by replay."""
-    hits = 0
-    for one in np.unique(server):
-        part = trace.select(np.flatnonzero(server == one))
-        hits += int(replay(part, part.unique_blocks + 1).sum())
-    return hits

@@ -84,19 +84,6 @@ def net_value(curve: Curve, capacity_blocks: np.ndarray, price_ratio: np.ndarray
     return curve.at(np.floor(capacity_blocks)) - price_ratio * np.asarray(capacity_blocks)
 
 
-def closed_form_blocks(
-    price_ratio: np.ndarray, beta: float, scale: float, largest_blocks: float
-) -> np.ndarray:
-    """Optimum of the power law ``scale * C**beta`` by the paper's closed form [block].
-
-    Raises
-    ------
-    InputError
-        Unless ``0 < beta < 1``.
-    """
-    return break_even_capacity(scale * beta / np.asarray(price_ratio), beta, largest_blocks)
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Empirical optimum against the closed form over prices, arrays of shape (P,).
@@ -133,7 +120,7 @@ def compare(
     dearest, cheapest = upper.slopes[vertices[0] - 1], upper.slopes[vertices[-1]]
     price_ratio = np.geomspace(dearest, cheapest, points + 2)[1:-1]
     best = upper.optimum_blocks(price_ratio)
-    closed = closed_form_blocks(price_ratio, beta, scale, float(curve.saturation_blocks))
+    closed = break_even_capacity(scale * beta / price_ratio, beta, float(curve.saturation_blocks))
     gain = net_value(curve, best, price_ratio)
     loss = 1 - net_value(curve, closed, price_ratio) / gain
     return Comparison(price_ratio, best, closed, loss)
@@ -176,14 +163,3 @@ def nested_blocks(
         return float(gain) - fast_rent * fast - slow_rent * slow
 
     return (fast, both) if worth(fast, both) > worth(alone, 0) else (alone, 0)
-
-
-def price_ratio(
-    rent_usd_per_byte_s: np.ndarray | float,
-    block_bytes: float,
-    prompt_tokens_per_s: float,
-    value_usd_per_hit_token: float,
-) -> np.ndarray:
-    """The price ratio ``q`` of dated prices [1/block]; an array of rents gives a band."""
-    benefit_usd_per_s = prompt_tokens_per_s * value_usd_per_hit_token
-    return np.asarray(rent_usd_per_byte_s) * block_bytes / benefit_usd_per_s

@@ -153,9 +153,8 @@ def _fleet_rows(trace: BlockTrace, block: curves.Curve, servers: tuple[int, ...]
             pooled_gain(count, slopes[fair]), kind="predicted", servers=count,
         )  # fmt: skip
         for routing in fleet.ROUTINGS:
-            found = fleet.split_fleet(trace, block, routing, count, capacities)
-            known = np.isfinite(found.gain)
+            split = fleet.split_rates(trace, routing, count, capacities)
+            known = split > 0
+            gain = block.at(capacities[known]) / split[known]
             at = {"routing": routing, "servers": count}
-            yield from _many(
-                "pooled_gain", "capacity_blocks", capacities[known], found.gain[known], **at
-            )
+            yield from _many("pooled_gain", "capacity_blocks", capacities[known], gain, **at)

@@ -62,16 +62,10 @@ class Tail:
 
     def summary(self) -> dict:
         """What the command tells of the fit."""
-        return {
-            "beta": self.law.beta,
-            "beta_low": self.beta_low,
-            "beta_high": self.beta_high,
-            "r2": self.law.r2,
-            "range_blocks": self.law.range_blocks,
-            "elasticity": self.law.thirds,
-            "preferred": self.preferred,
-            "rivals_aicc": self.rivals,
-        }
+        interval = {"beta_low": self.beta_low, "beta_high": self.beta_high}
+        law = {name: getattr(self.law, name) for name in ("beta", "r2", "range_blocks")}
+        rivals = {"preferred": self.preferred, "rivals_aicc": self.rivals}
+        return law | interval | {"elasticity": self.law.thirds} | rivals
 
 
 def even_points(
@@ -86,15 +80,8 @@ def even_points(
     return even, np.interp(even, log_capacity, log_hits)
 
 
-def power_law(capacities: np.ndarray, hits: np.ndarray, ceiling: float) -> PowerLaw | None:
-    """Fit of a power law to a curve; None if too little of it lies in the band."""
-    points = even_points(capacities, hits, ceiling)
-    if points is None:
-        return None
-    return _fitted(*points)
-
-
-def _fitted(x: np.ndarray, y: np.ndarray) -> PowerLaw:
+def fitted(x: np.ndarray, y: np.ndarray) -> PowerLaw:
+    """Least squares of the logarithms ``x`` of capacity and ``y`` of hit rate."""
     beta, intercept = np.polyfit(x, y, 1)
     spread = ((y - y.mean()) ** 2).sum()
     r2 = 1 - ((y - intercept - beta * x) ** 2).sum() / spread if spread else 0.0
@@ -112,8 +99,8 @@ def fit_tail(
     if largest <= LEAST_BLOCKS:
         return None
     capacities = np.geomspace(LEAST_BLOCKS, largest, CAPACITIES)
-    law = power_law(capacities, _between(curve, capacities), curve.ceiling)
-    if law is None:
+    points = even_points(capacities, _between(curve, capacities), curve.ceiling)
+    if points is None:
         return None
     # Hits of each block of time below each capacity.
     edges = np.linspace(0, trace.requests, TIME_BLOCKS + 1).round().astype(int)
@@ -131,12 +118,11 @@ def fit_tail(
     for _ in range(resamples):
         drawn = random.integers(0, TIME_BLOCKS, TIME_BLOCKS)
         hits = below[drawn].sum(axis=0) / max(references[drawn].sum(), 1)
-        again = power_law(capacities, hits[:-1], hits[-1])
+        again = even_points(capacities, hits[:-1], hits[-1])
         if again is not None:
-            betas.append(again.beta)
+            betas.append(np.polyfit(*again, 1)[0])
     low, high = np.quantile(betas, [0.025, 0.975]) if betas else (np.nan, np.nan)
-    points = even_points(capacities, _between(curve, capacities), curve.ceiling)
-    return Tail(law, float(low), float(high), curve_rivals(*points), points)
+    return Tail(fitted(*points), float(low), float(high), curve_rivals(*points), points)
 
 
 def _between(curve: Curve, capacities: np.ndarray) -> np.ndarray:
@@ -248,7 +234,7 @@ def verdict(curve: Curve, tail: Tail | None) -> Verdict:
     least = int(np.ceil(ACCEPTED_DECADES * np.log(10) / step)) + 1
     spans = [(i, j) for i, j in combinations(range(len(x) + 1), 2) if j - i >= max(least, 6)]
     for i, j in sorted(spans, key=lambda span: span[0] - span[1]):
-        part = _fitted(x[i:j], y[i:j])
+        part = fitted(x[i:j], y[i:j])
         if not (part.r2 >= ACCEPTED_R2 and 0 < part.beta < 1):
             continue
         _, part_high = _losses(curve, upper, part)

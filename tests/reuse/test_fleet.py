@@ -26,7 +26,8 @@ def test_random_routing_hits_as_the_closed_form_says():
     mean, deviation = fleet.expected_random_hits(trace, 8)
     assert round(mean) == 38_021
     for seed in range(3):
-        found = fleet.unlimited_hits(trace, fleet.route(trace, "random", 8, seed))
+        unlimited = np.array([8 * trace.unique_blocks])
+        found = fleet.split_rates(trace, "random", 8, unlimited, seed)[0] * trace.references
         assert abs(found - mean) < 3 * deviation
 
 
@@ -42,7 +43,8 @@ def test_pooling_gains_by_routing():
     curve = hit_curve(trace)
     at = np.array([10_000, 20_000, 50_000])
     gains = {
-        routing: fleet.split_fleet(trace, curve, routing, 8, at).gain for routing in fleet.ROUTINGS
+        routing: curve.at(at) / fleet.split_rates(trace, routing, 8, at)
+        for routing in fleet.ROUTINGS
     }
     for routing in ("random", "round robin", "least loaded"):
         assert ((gains[routing] > 2.9) & (gains[routing] < 6.1)).all()
@@ -53,14 +55,13 @@ def test_pooling_gains_by_routing():
 def test_a_split_is_the_replay_of_its_servers():
     random = np.random.default_rng(0)
     trace = block_trace([random.integers(0, 60, 5).tolist() for _ in range(300)], prefix=False)
-    curve = hit_curve(trace)
     for routing in fleet.ROUTINGS:
         server = fleet.route(trace, routing, 3)
         assert server.min() >= 0
         assert server.max() < 3
         hits = sum(replay(trace.select(np.flatnonzero(server == one)), 7).sum() for one in range(3))
-        split = fleet.split_fleet(trace, curve, routing, 3, np.array([21]))
-        assert split.split[0] == pytest.approx(hits / trace.references)
+        split = fleet.split_rates(trace, routing, 3, np.array([21]))
+        assert split[0] == pytest.approx(hits / trace.references)
 
 
 def test_sessions_are_told_by_what_they_continue():

@@ -90,8 +90,3 @@ def test_nested_tiers_agree_with_the_closed_form_on_a_power_law():
 def test_tiers_out_of_order_are_refused():
     with pytest.raises(InputError, match="the fast tier above the slow"):
         optimum.nested_blocks(curve_of([0.1]), (1.0, 2.0), (1.0, 0.5))
-
-
-def test_price_ratio_by_hand():
-    band = optimum.price_ratio(np.array([1e-16, 2e-16]), 1e6, 1e4, 1e-8)
-    assert band == pytest.approx([1e-6, 2e-6])

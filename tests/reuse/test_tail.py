@@ -57,7 +57,7 @@ CAPACITIES = np.arange(40_001)
 def test_a_power_law_made_by_hand_is_recovered_and_accepted(beta):
     curve = Curve("block", 0.6 * (CAPACITIES / CAPACITIES[-1]) ** beta)
     points = np.geomspace(20, 40_000, tail.CAPACITIES)
-    law = tail.power_law(points, curve.at(np.floor(points)), curve.ceiling)
+    law = tail.fitted(*tail.even_points(points, curve.at(np.floor(points)), curve.ceiling))
     assert law.beta == pytest.approx(beta, abs=0.01)
     assert law.scale * 40_000**law.beta == pytest.approx(0.6, rel=0.02)
     rivals = {"power": 0.0}
@@ -71,8 +71,8 @@ def test_a_power_law_with_a_broken_end_is_accepted_over_its_range_only():
     curve = Curve("block", 0.09 * np.minimum(1, CAPACITIES / 4000) ** 0.4 * steep)
     points = np.geomspace(20, 40_000, tail.CAPACITIES)
     hits = curve.at(np.floor(points))
-    law = tail.power_law(points, hits, curve.ceiling)
-    found = tail.Tail(law, 0, 1, {"power": 0.0}, tail.even_points(points, hits, curve.ceiling))
+    even = tail.even_points(points, hits, curve.ceiling)
+    found = tail.Tail(tail.fitted(*even), 0, 1, {"power": 0.0}, even)
     verdict = tail.verdict(curve, found)
     assert verdict.closed_form == "range"
     assert verdict.range_blocks[1] < 10_000
