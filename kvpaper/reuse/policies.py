@@ -4,7 +4,6 @@ It counts single references and knows no requests: a block may hit although one 
 dropped. Its rate is therefore named ``reference``. Blocks go in last first, as in the LRU pass.
 """
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -83,7 +82,7 @@ def policy_rates(
         raise InputError("--policy", "no libCacheSim", "pip install 'kvpaper[policies]'") from None
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{os.getpid()}.oracleGeneral"
+        path = Path(folder) / "trace.oracleGeneral"
         records(trace).tofile(path)
         for policy in policies:
             for capacity in capacities_blocks:
@@ -92,9 +91,8 @@ def policy_rates(
                     libcachesim.TraceType.ORACLE_GENERAL_TRACE,
                     libcachesim.ReaderInitParam(ignore_obj_size=True),
                 )
-                cache = getattr(libcachesim, POLICIES[policy])(cache_size=int(capacity))
+                cache = getattr(libcachesim, POLICIES[policy])(cache_size=capacity)
                 missed, _ = cache.process_trace(reader)
-                rows.append(
-                    {"policy": policy, "capacity_blocks": int(capacity), "reference": 1 - missed}
-                )
+                row = {"policy": policy, "capacity_blocks": capacity, "reference": 1 - missed}
+                rows.append(row)
     return rows

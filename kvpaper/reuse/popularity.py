@@ -114,18 +114,12 @@ def _rivals(
     from scipy.special import zeta
 
     power = -exponent * np.log(values) - np.log(zeta(exponent, least))
-    mean = (counts * values).sum() / counts.sum()
-    logs = np.log(values)
+    scale = np.log((counts * values).sum() / counts.sum())
+    middle = (counts * np.log(values)).sum() / counts.sum()
     families = {
-        "exponential": (lambda p: stats.expon(scale=np.exp(p[0])), [np.log(mean)]),
-        "lognormal": (
-            lambda p: stats.lognorm(np.exp(p[1]), scale=np.exp(p[0])),
-            [(counts * logs).sum() / counts.sum(), 0.0],
-        ),
-        "weibull": (
-            lambda p: stats.weibull_min(np.exp(p[1]), scale=np.exp(p[0])),
-            [np.log(mean), -0.5],
-        ),
+        "exponential": (lambda p: stats.expon(scale=np.exp(p[0])), [scale]),
+        "lognormal": (lambda p: stats.lognorm(np.exp(p[1]), scale=np.exp(p[0])), [middle, 0.0]),
+        "weibull": (lambda p: stats.weibull_min(np.exp(p[1]), scale=np.exp(p[0])), [scale, -0.5]),
     }
     ratios = {}
     for name, (family, start) in families.items():

@@ -1,5 +1,6 @@
 """Is the curve a power law? Its exponent with an interval, its rivals, and a verdict in words."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -150,38 +151,38 @@ def curve_rivals(log_capacity: np.ndarray, log_hits: np.ndarray) -> dict[str, fl
     from scipy.optimize import least_squares
     from scipy.special import ndtr
 
-    capacity, top = np.exp(log_capacity), float(np.exp(log_hits[-1]))
-    head = max(float(np.exp(log_hits[0])) * 0.5, 1e-9)
+    first, last = log_hits[0] + np.log(0.5), log_hits[-1]
     middle = float(np.median(log_capacity))
 
-    def grown(p: np.ndarray, share: np.ndarray) -> np.ndarray:
-        return np.logaddexp(p[0], p[1] + np.log(np.maximum(share, 1e-300)))
+    def weibull(scaled: np.ndarray) -> np.ndarray:
+        return -np.expm1(-np.exp(scaled))
 
-    start = [np.log(head), np.log(top), middle]
+    def headed(share: Callable) -> Callable:
+        """Logarithm of a head and a share that grows about a place and at a pace."""
+
+        def shape(p: np.ndarray) -> np.ndarray:
+            pace = np.exp(p[3]) if len(p) > 3 else 1.0
+            grown = np.maximum(share((log_capacity - p[2]) * pace), 1e-300)
+            return np.logaddexp(p[0], p[1] + np.log(grown))
+
+        return shape
+
+    start = [first, last, middle]
     shapes = {
-        "power": (lambda p: p[0] + p[1] * log_capacity, [np.log(head), 0.5]),
+        "power": (lambda p: p[0] + p[1] * log_capacity, [first, 0.5]),
         "head+power": (
             lambda p: np.logaddexp(p[0], p[1] + p[2] * (log_capacity - middle)),
-            [np.log(head), np.log(top), 0.7],
+            [first, last, 0.7],
         ),
-        "head+exponential": (
-            lambda p: grown(p, -np.expm1(-capacity / np.exp(p[2]))),
-            start,
-        ),
-        "head+lognormal": (
-            lambda p: grown(p, ndtr((log_capacity - p[2]) / np.exp(p[3]))),
-            [*start, 0.0],
-        ),
-        "head+weibull": (
-            lambda p: grown(p, -np.expm1(-np.exp((log_capacity - p[2]) * np.exp(p[3])))),
-            [*start, 0.0],
-        ),
+        "head+exponential": (headed(weibull), start),
+        "head+lognormal": (headed(ndtr), [*start, 0.0]),
+        "head+weibull": (headed(weibull), [*start, 0.0]),
     }
     scores = {}
     count = len(log_hits)
-    for name, (shape, first) in shapes.items():
-        fit = least_squares(lambda p, shape=shape: shape(p) - log_hits, first, max_nfev=2000)
-        free = len(first) + 1
+    for name, (shape, guess) in shapes.items():
+        fit = least_squares(lambda p, shape=shape: shape(p) - log_hits, guess, max_nfev=2000)
+        free = len(guess) + 1
         error = max(2 * fit.cost / count, 1e-300)
         scores[name] = float(
             count * np.log(error) + 2 * free + 2 * free * (free + 1) / (count - free - 1)

@@ -125,22 +125,20 @@ def policy_table(trace: BlockTrace, curve: Curve, break_even_s: float) -> list[d
     cost in ``block_recomputes``.
     """
     gaps = gaps_of(trace)
-    best, hazard = best_timer(gaps, break_even_s), hazard_timer(gaps, break_even_s)
     rent = trace.duration_s / break_even_s  # of one block over the trace
     fixed = int(hull(curve).optimum_blocks(rent / max(gaps.uses, 1)))
     at_fixed = gaps.uses * (1 - float(curve.at(fixed))) + rent * fixed
-    timers = {
+    timers_s = {
         "break-even timer": break_even_s,
-        "best single timer": best,
-        "hazard rule": hazard,
+        "best single timer": best_timer(gaps, break_even_s),
+        "hazard rule": hazard_timer(gaps, break_even_s),
     }
-    rows = [("no cache", None, float(gaps.uses))]
-    rows += [
-        (name, timer, float(timer_total(gaps, timer, break_even_s)))
-        for name, timer in timers.items()
+    rows = [
+        ("no cache", None, float(gaps.uses)),
+        *((name, at, float(timer_total(gaps, at, break_even_s))) for name, at in timers_s.items()),
+        ("best fixed capacity", fixed, at_fixed),
+        ("foresight", None, foresight_total(gaps, break_even_s)),
     ]
-    rows.append(("best fixed capacity", fixed, at_fixed))
-    rows.append(("foresight", None, foresight_total(gaps, break_even_s)))
     return [dict(zip(("policy", "setting", "block_recomputes"), row, strict=True)) for row in rows]
 
 

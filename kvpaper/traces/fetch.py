@@ -7,8 +7,8 @@ not match never takes its final name.
 import argparse
 import hashlib
 import os
+import shutil
 import sys
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +17,6 @@ from kvpaper import data
 from kvpaper.errors import InputError
 
 FOLDER = data.FOLDER.parent / ".cache" / "traces"
-_HOST = "https://raw.githubusercontent.com"
-_FAST25 = "FAST25-release/traces"
-_RAGPULSE = f"{_HOST}/flashserve/RAGPulse/99a62769a91d5ebd17a2d4ddbbc88c1d16edc0e8/data"
 _TIMEOUT_S = 60
 
 
@@ -31,33 +28,43 @@ class PublicFile(NamedTuple):
     sha256: str
 
 
+_HOST = "https://raw.githubusercontent.com"
+
+
+def _mooncake(name: str, commit: str, checksum: str) -> tuple[PublicFile, ...]:
+    url = f"{_HOST}/kvcache-ai/Mooncake/{commit}/FAST25-release/traces/{name}_trace.jsonl"
+    return (PublicFile(url, f"mooncake_{name}.jsonl", checksum),)
+
+
+def _ragpulse(commit: str, checksums: dict[str, str]) -> tuple[PublicFile, ...]:
+    folder = f"{_HOST}/flashserve/RAGPulse/{commit}/data"
+    return tuple(
+        PublicFile(f"{folder}/{name}.jsonl", f"ragpulse/{name}.jsonl", checksum)
+        for name, checksum in checksums.items()
+    )
+
+
 TRACES: dict[str, tuple[PublicFile, ...]] = {
-    "mooncake_conversation": (
-        PublicFile(
-            f"{_HOST}/kvcache-ai/Mooncake/a2a4b18ac537fd798d50e6e9f57031ce86419a37/{_FAST25}"
-            "/conversation_trace.jsonl",
-            "mooncake_conversation.jsonl",
-            "b8cbb061a85206d729d91cdc2981f43c9e0d99209dce588d3af5f7934408b9df",
-        ),
+    "mooncake_conversation": _mooncake(
+        "conversation",
+        "a2a4b18ac537fd798d50e6e9f57031ce86419a37",
+        "b8cbb061a85206d729d91cdc2981f43c9e0d99209dce588d3af5f7934408b9df",
     ),
-    "mooncake_synthetic": (
-        PublicFile(
-            f"{_HOST}/kvcache-ai/Mooncake/3cca71daccf2a7afb8fe3f0295358f70e3a69fdb/{_FAST25}"
-            "/synthetic_trace.jsonl",
-            "mooncake_synthetic.jsonl",
-            "bd070915a98fc0ed264d7cfef2ce746002eb3076a695ec31ba2674c0111ec131",
-        ),
+    "mooncake_synthetic": _mooncake(
+        "synthetic",
+        "3cca71daccf2a7afb8fe3f0295358f70e3a69fdb",
+        "bd070915a98fc0ed264d7cfef2ce746002eb3076a695ec31ba2674c0111ec131",
     ),
-    "ragpulse": tuple(
-        PublicFile(f"{_RAGPULSE}/{name}.jsonl", f"ragpulse/{name}.jsonl", checksum)
-        for name, checksum in (
-            ("0_trace", "cd371571bef3320907147f8901729e37f412aafb067ec8eb153e2828e1801e65"),
-            ("1_sys_prompt", "e7bf9bc66493629fa279d67ffb9d6a44e4ec3a7ac60549f5c679319c54564f6d"),
-            ("2_passages", "8575941cab2eb1cae25e589b7fab3ccb6affc3809e4156b1dc6db40d9e65b891"),
-            ("3_history", "fdd9b1ca962c2b4d0f48785497007e20aa961442eb93cb1afbe3f23c383ae467"),
-            ("4_user_input", "5adeff33a44850f5a1c0892aaaf7000114d7ac24821d4238175abb92b77dd12d"),
-            ("5_web_search", "5e4cba4e2e449eb1a26c1c94aa57a59204f29c8ed0395da03cf0f43b7d75891c"),
-        )
+    "ragpulse": _ragpulse(
+        "99a62769a91d5ebd17a2d4ddbbc88c1d16edc0e8",
+        {
+            "0_trace": "cd371571bef3320907147f8901729e37f412aafb067ec8eb153e2828e1801e65",
+            "1_sys_prompt": "e7bf9bc66493629fa279d67ffb9d6a44e4ec3a7ac60549f5c679319c54564f6d",
+            "2_passages": "8575941cab2eb1cae25e589b7fab3ccb6affc3809e4156b1dc6db40d9e65b891",
+            "3_history": "fdd9b1ca962c2b4d0f48785497007e20aa961442eb93cb1afbe3f23c383ae467",
+            "4_user_input": "5adeff33a44850f5a1c0892aaaf7000114d7ac24821d4238175abb92b77dd12d",
+            "5_web_search": "5e4cba4e2e449eb1a26c1c94aa57a59204f29c8ed0395da03cf0f43b7d75891c",
+        },
     ),
 }
 
@@ -66,6 +73,10 @@ def sha256(path: Path | str) -> str:
     """Checksum of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _intact(path: Path, source: PublicFile) -> bool:
+    return path.exists() and sha256(path) == source.sha256
 
 
 def fetch_file(source: PublicFile, folder: Path = FOLDER) -> Path:
@@ -77,22 +88,19 @@ def fetch_file(source: PublicFile, folder: Path = FOLDER) -> Path:
         If it cannot be fetched, or is not the file that is meant.
     """
     path = folder / source.path
-    if path.exists() and sha256(path) == source.sha256:
+    if _intact(path, source):
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with (
-            urllib.request.urlopen(source.url, timeout=_TIMEOUT_S) as answer,
-            open(temporary, "wb") as file,
-        ):
-            while piece := answer.read(2**20):
-                file.write(piece)
+        answer = urllib.request.urlopen(source.url, timeout=_TIMEOUT_S)
+        with answer, open(temporary, "wb") as file:
+            shutil.copyfileobj(answer, file)
         found = sha256(temporary)
         if found != source.sha256:
             raise InputError(source.url, f"sha256 {found}", source.sha256)
         os.replace(temporary, path)
-    except (OSError, urllib.error.URLError) as error:
+    except OSError as error:
         raise InputError(source.url, f"no answer ({error})", "the publisher's file") from None
     finally:
         temporary.unlink(missing_ok=True)
@@ -102,14 +110,10 @@ def fetch_file(source: PublicFile, folder: Path = FOLDER) -> Path:
 def fetched(name: str, folder: Path = FOLDER) -> Path | None:
     """Path of a public trace that is at hand and intact: a file, or a folder of several."""
     files = TRACES[name]
-    paths = [folder / file.path for file in files]
-    intact = all(
-        path.exists() and sha256(path) == file.sha256
-        for path, file in zip(paths, files, strict=True)
-    )
-    if not intact:
+    if not all(_intact(folder / file.path, file) for file in files):
         return None
-    return paths[0] if len(paths) == 1 else paths[0].parent
+    path = folder / files[0].path
+    return path if len(files) == 1 else path.parent
 
 
 def main(argv: list[str] | None = None) -> int:
