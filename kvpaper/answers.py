@@ -184,11 +184,12 @@ def break_even(
 
     ``held`` is the capacity of each tier in the scenario [B].
     """
-    sentences = []
+    paragraphs = []
     for tier in dict.fromkeys(rows.tier if len(rows) else ()):
-        sentences.append(_worth(rows[rows.tier == tier], tier, held[tier]))
+        told = _worth(rows[rows.tier == tier], tier, held[tier])
         if ((costs.quantity == "drive_writes_per_day") & (costs.tier == tier)).any():
-            sentences.append(_wear(costs[costs.tier == tier], tier, held[tier]))
+            told += " " + _wear(costs[costs.tier == tier], tier, held[tier])
+        paragraphs.append(told)
     spans = []
     for tier, part in intervals.groupby("tier", sort=False) if len(intervals) else ():
         times = part.set_index("loading").value
@@ -197,10 +198,10 @@ def break_even(
             f"{_time(times['free'])} (loading is free) in {TIERS[tier]}"
         )
     if spans:
-        sentences.append(
+        paragraphs.append(
             f"A prefix that comes back for certain is worth keeping for {_listed(spans)}."
         )
-    return " ".join(sentences)
+    return "\n\n".join(paragraphs)
 
 
 def _worth(rows: pd.DataFrame, tier: str, held: float) -> str:

@@ -179,14 +179,12 @@ def break_even(rows: pd.DataFrame, working_set_bytes: float) -> Figure:
             table.index, table.low, table.high, color=TIER_COLOURS[tier], alpha=0.2, linewidth=0
         )
         axes.plot(table.index, table.middle, color=TIER_COLOURS[tier], label=TIER_NAMES[tier])
-    axes.axhline(working_set_bytes, color=INK, linewidth=0.8, linestyle=":")
-    axes.annotate(
-        "working set: no use beyond",
-        (rows.beta.max(), working_set_bytes),
-        (-2, 3),
-        textcoords="offset points",
-        ha="right",
-        fontsize=9,
+    axes.axhline(
+        working_set_bytes,
+        color=INK,
+        linewidth=0.8,
+        linestyle=":",
+        label="working set, no use beyond",
     )
     axes.set(
         yscale="log",
