@@ -76,13 +76,17 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
         rates["worth"] = curves.hit_curve(trace, distances, "worth", depth_tokens)
         ceiling["worth"] = rates["worth"].ceiling
     block = rates["block"]
-    block_bytes = bytes_per_token and bytes_per_token * trace.block_tokens
+    block_bytes = bytes_per_token and bytes_per_token * trace.mean_block_tokens
     capacities = _capacities(arguments.capacities, block_bytes)
     if capacities is None:
         capacities = curves.log_spaced(trace.unique_blocks).tolist()
     fitted = tail.fit_tail(trace, distances, block)
     uses = popularity.fit_popularity(trace)
     answer = _opening(trace.requests, trace.references, trace.unique_blocks, trace.block_tokens)
+    if trace.unit_tokens is not None:
+        answer["mean_block_tokens"] = trace.mean_block_tokens
+        if arguments.model:
+            warnings.append("components differ in size: bytes are those of their mean")
     answer |= {
         "formats": list(reading.formats),
         "ceiling": ceiling,
@@ -144,6 +148,8 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
     every = round(1 / arguments.sample)
     estimate = sampled_curve(stream.chunks, every, prefix=stream.prefix)
     require_identity(stream.block_tokens, arguments.traces[0])
+    if arguments.model and stream.block_tokens == 1:
+        raise InputError("--model", "components of unknown size", "no --sample beside them")
     block_bytes = bytes_per_token and bytes_per_token * stream.block_tokens
     capacities = _capacities(arguments.capacities, block_bytes)
     if capacities is None:
@@ -267,10 +273,11 @@ def _finite(value: Any) -> Any:
 def render(answer: dict[str, Any]) -> str:
     """The answer as text for a reader."""
     counts = "{requests:,} requests, {block_references:,} references to {unique_blocks:,} blocks"
+    tokens = answer.get("mean_block_tokens", answer["block_tokens"])
     ceiling = ", ".join(f"{value:.4f} {rate}" for rate, value in answer["ceiling"].items())
     columns = [name for name in answer["curve"][0] if name != "capacity_blocks"]
     text = [
-        f"{counts.format(**answer)} of {answer['block_tokens']} tokens",
+        f"{counts.format(**answer)} of {tokens:.4g} tokens",
         f"ceiling: {ceiling}",
         "".join(f"{name:>16}" for name in ("capacity_blocks", *columns)),
     ]

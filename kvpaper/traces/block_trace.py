@@ -66,6 +66,11 @@ class BlockTrace:
         return int(self.blocks.max()) + 1 if len(self.blocks) else 0
 
     @property
+    def mean_block_tokens(self) -> float:
+        """Tokens of a block, the mean of distinct ones where they differ [token]."""
+        return float(self.block_tokens if self.unit_tokens is None else self.unit_tokens.mean())
+
+    @property
     def duration_s(self) -> float:
         return float(self.arrival_s[-1] - self.arrival_s[0]) if self.requests else 0.0
 

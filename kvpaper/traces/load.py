@@ -70,10 +70,8 @@ class Stream:
         formats = {part.format for part in self.parts if part.format}
         saved = [part for part in self.parts if part.container == "block trace"]
         if len(formats) > 1 or len(saved) > 1:
-            names = sorted(part.format.name for part in self.parts if part.format)
-            raise InputError(
-                str(files[0].parent), " and ".join(dict.fromkeys(names)), "one format in one trace"
-            )
+            names = ["several block traces"] if len(saved) > 1 else sorted(f.name for f in formats)
+            raise InputError(str(files[0].parent), " and ".join(names), "one format in one trace")
         if not formats:
             raise InputError(str(files[0]), "no requests", "a trace")
         self.format = formats.pop()

@@ -140,6 +140,21 @@ def test_a_sample_of_nothing_but_damage_names_the_damage(tmp_path):
         command.run(parser.parse_args([str(path), "--sample", "0.5"]))
 
 
+def test_bytes_of_components_follow_their_size(tmp_path, capsys):
+    items = {name: [] for name in ("sys_prompt", "history", "web_search", "user_input")}
+    row = {"timestamp": 1, "input_length": 60, "output_length": 1}
+    row["hash_ids"] = items | {"passages_ids": [5, 6]}
+    (tmp_path / "0.jsonl").write_text(json.dumps(row))
+    sizes = [{"passage_id": 5, "token_length": 20}, {"passage_id": 6, "token_length": 40}]
+    (tmp_path / "1.jsonl").write_text("\n".join(map(json.dumps, sizes)))
+    model = ("--model", "llama-3.1-8b", "--dtype", "bf16")
+    found = answer(capsys, tmp_path, *model, "--capacities", "2")
+    assert found["mean_block_tokens"] == 30
+    assert found["curve"][0]["capacity_bytes"] == 2 * 30 * 131_072
+    with pytest.raises(InputError, match="--model: found components of unknown size"):
+        answer(capsys, tmp_path, *model, "--sample", "1")
+
+
 def test_arrivals_only_are_refused_with_the_reason(tmp_path):
     path = tmp_path / "azure.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,48,10\n")
