@@ -148,7 +148,7 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
     every = round(1 / arguments.sample)
     estimate = sampled_curve(stream.chunks, every, prefix=stream.prefix)
     require_identity(stream.block_tokens, arguments.traces[0])
-    if arguments.model and stream.block_tokens == 1:
+    if arguments.model and not stream.format.prefix:
         raise InputError("--model", "components of unknown size", "no --sample beside them")
     block_bytes = bytes_per_token and bytes_per_token * stream.block_tokens
     capacities = _capacities(arguments.capacities, block_bytes)

@@ -7,6 +7,7 @@ counting for itself. Source: Waldspurger et al., "Efficient MRC Construction wit
 FAST 2015; the exact part and the error from groups are of this package.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ class SampledCurve:
     hits, standard_error : float64 array, shape (K,)
         The block rate and its standard error: scatter between sixteen groups of sampled blocks,
         scatter of the distances, and one block just too cold to be kept.
-    references, kept_references, kept_blocks : int
+    references, kept_references : int
     unique_blocks : float
         Estimate of the distinct blocks.
     """
@@ -41,7 +42,6 @@ class SampledCurve:
     standard_error: np.ndarray
     references: int
     kept_references: int
-    kept_blocks: int
     unique_blocks: float
 
     def at(self, capacities_blocks: list[int]) -> list[tuple[int, float, float]]:
@@ -147,18 +147,16 @@ def hottest(chunks: Chunks, most: int, share: float = HOT_SHARE) -> np.ndarray:
 
     Judged by a sample of requests, about half a million references of each chunk at most.
     """
-    counted: dict[int, int] = {}
-    total = 0
+    counted, total = Counter(), 0
     for counts, ids in chunks():
         step = max(1, len(ids) // 500_000)
         chosen = np.repeat(np.arange(len(counts)) % step == 0, counts)
         values, times = np.unique(ids[chosen], return_counts=True)
         total += int(times.sum())
         often = np.argsort(times)[::-1][: 4 * most]
-        for value, count in zip(values[often].tolist(), times[often].tolist(), strict=True):
-            counted[value] = counted.get(value, 0) + count
-    ranked = sorted(counted, key=counted.get, reverse=True)[:most]
-    return np.array([one for one in ranked if counted[one] > share * total], np.int64)
+        counted.update(dict(zip(values[often].tolist(), times[often].tolist(), strict=True)))
+    hot = [block for block, uses in counted.most_common(most) if uses > share * total]
+    return np.array(hot, np.int64)
 
 
 def sampled_curve(
@@ -237,6 +235,5 @@ def _estimate(histogram, edges, every, references, scalars, hot_blocks) -> Sampl
     error = np.sqrt((error * others / max(references, 1)) ** 2 + sideways**2 + single**2)
     if every == 1:
         error[:] = 0.0
-    kept = int(scalars[2])
-    unique = hot_blocks + every * (kept - hot_blocks)
-    return SampledCurve(edges, hits, error, references, int(scalars[3]), kept, unique)
+    unique = hot_blocks + every * (int(scalars[2]) - hot_blocks)
+    return SampledCurve(edges, hits, error, references, int(scalars[3]), unique)

@@ -24,6 +24,8 @@ PART_BYTES = 32 * 2**20
 LARGEST_DOCUMENT_BYTES = 256 * 2**20
 DAMAGES_KEPT = 20
 _LINES_SNIFFED = 50
+# What readers raise on rows that are not as they expect; recursion, on values nested deeply.
+_DAMAGE = (KeyError, StopIteration, TypeError, AttributeError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,6 @@ class Batch:
     lines: int = 0
     skipped: int = 0
     damages: list[Damage] = field(default_factory=list)
-
-    def damaged(self, part: Part, error: DamagedError) -> None:
-        self.skipped += 1
-        if len(self.damages) < DAMAGES_KEPT:
-            damage = Damage(str(part.path), self.lines, error.found, error.expected)
-            self.damages.append(damage)
 
     def extend(self, requests: list[Request], part: Part) -> None:
         """Adds the requests of one row."""
@@ -269,17 +265,25 @@ def parse(part: Part) -> Batch:
             requests = part.format.read(row, part.options)
             if "block_size" in row:
                 batch.block_tokens.add(readers.count(row, "block_size"))
-        except DamagedError as error:
-            batch.damaged(part, error)
-        except (KeyError, StopIteration) as error:
-            batch.damaged(part, DamagedError(f"no {error}", "a row like the first"))
-        except (TypeError, AttributeError, ValueError) as error:
-            batch.damaged(part, DamagedError(f"{error}", "a row like the first"))
+        except _DAMAGE as error:
+            batch.skipped += 1
+            if len(batch.damages) < DAMAGES_KEPT:
+                batch.damages.append(Damage(str(part.path), batch.lines, *_told(error)))
+            if part.strict:
+                break
         else:
             batch.extend(requests, part)
-        if part.strict and batch.damages:
-            break
     return batch.packed()
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """What was found in a damaged row, and what is expected."""
+    if isinstance(error, DamagedError):
+        return error.found, error.expected
+    if isinstance(error, RecursionError):
+        return "values nested too deep", "a row like the first"
+    missing = isinstance(error, KeyError | StopIteration)
+    return f"no {error}" if missing else f"{error}", "a row like the first"
 
 
 def split(part: Part) -> list[Part]:

@@ -330,6 +330,7 @@ DAMAGED = {
     "not UTF-8": b'{"timestamp": 1, "x": "\xff\xfe"}\n',
     "zero bytes inside": b"\x00\x00\x00\n",
     "deep nesting": "[" * 5000 + "\n",
+    "a value nested deeply": mooncake({}).replace("600", "[" * 1000 + "]" * 1000),
     "ids in an object of another kind": mooncake({"hash_ids": {"sys_prompt": 3}}),
 }
 
