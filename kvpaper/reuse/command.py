@@ -79,7 +79,7 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
     block_bytes = bytes_per_token and bytes_per_token * trace.mean_block_tokens
     capacities = _capacities(arguments.capacities, block_bytes)
     if capacities is None:
-        capacities = curves.log_spaced(trace.unique_blocks).tolist()
+        capacities = curves.log_spaced(max(trace.unique_blocks, 1)).tolist()
     fitted = tail.fit_tail(trace, distances, block)
     uses = popularity.fit_popularity(trace)
     answer = _opening(trace.requests, trace.references, trace.unique_blocks, trace.block_tokens)
@@ -134,8 +134,8 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
     from kvpaper.traces.block_trace import require_identity
     from kvpaper.traces.load import Stream
 
-    if not 0 < arguments.sample <= 1:
-        raise InputError("--sample", f"{arguments.sample:g}", "a share above 0 and up to 1")
+    if not 1e-6 <= arguments.sample <= 1:
+        raise InputError("--sample", f"{arguments.sample:g}", "a share from 0.000001 to 1")
     for option in ("tiers", "policy", "break_even", "figure", "save"):
         if getattr(arguments, option):
             name = f"--{option.replace('_', '-')}"
@@ -193,8 +193,9 @@ def _options(arguments: argparse.Namespace) -> "Options":  # noqa: F821
         raise InputError("--columns", arguments.columns, "an arrival and input_tokens among them")
     for option in ("block_tokens", "processes"):
         value = getattr(arguments, option)
-        if value is not None and value < 1:
-            raise InputError(f"--{option.replace('_', '-')}", str(value), "at least 1")
+        if value is not None and not 1 <= value <= 10**6:
+            expected = "a whole number from 1 to a million"
+            raise InputError(f"--{option.replace('_', '-')}", str(value), expected)
     break_even_s = arguments.break_even
     if break_even_s is not None and not 0 < break_even_s < math.inf:
         raise InputError("--break-even", f"{break_even_s:g}", "seconds above 0")

@@ -100,12 +100,14 @@ def test_saved_trace_gives_the_same_answer(log, capsys, tmp_path):
         ["--tiers", "hbm"],
         ["--tiers", "hbm=1,hbm=2"],
         ["--sample", "0"],
+        ["--sample", "1e-20"],
         ["--sample", "2"],
         ["--sample", "0.5", "--policy", "fifo"],
         ["--policy", "magic"],
         ["--columns", "blocks"],
         ["--columns", "blocks=x"],
         ["--block-tokens", "0"],
+        ["--block-tokens", "9" * 20],
         ["--processes", "0"],
         ["--break-even", "0"],
         ["--break-even", "nan"],
@@ -138,6 +140,17 @@ def test_a_sample_of_nothing_but_damage_names_the_damage(tmp_path):
     command.add_arguments(parser)
     with pytest.raises(InputError, match=r"log.jsonl:1: found timestamp -1"):
         command.run(parser.parse_args([str(path), "--sample", "0.5"]))
+
+
+def test_a_log_without_any_block_has_no_hits(tmp_path, capsys):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"timestamp": 1, "input_length": 0, "output_length": 1, "hash_ids": []}\n')
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    figure = tmp_path / "curve.png"
+    words = [str(path), "--break-even", "5", "--tiers", "hbm=1", "--figure", str(figure)]
+    assert command.run(parser.parse_args(words)) == 0
+    assert "1 requests, 0 references to 0 blocks" in capsys.readouterr().out
 
 
 def test_bytes_of_components_follow_their_size(tmp_path, capsys):
