@@ -27,6 +27,7 @@ from kvpaper.formulas.size import heads_per_rank
 _LARGEST_COUNT = 2**31
 _MOST_LAYERS = 4096
 _OPERATIONS = {"*": operator.mul, "/": operator.truediv, "//": lambda a, b: Fraction(a // b)}
+_UNSET = ("none", "auto")
 _UNKNOWN = "only settings whose effect on the cache is known here"
 
 
@@ -128,16 +129,41 @@ def from_config(config: dict[str, Any], name: str, where: str) -> Model:
 
 
 def quantized_kv(config: dict[str, Any]) -> str | None:
-    """The element type that a configuration's quantization gives the cache, None if it does not."""
-    quantization = config.get("quantization_config")
-    if not isinstance(quantization, dict):
-        return None
-    scheme = quantization.get("kv_cache_scheme")
-    if isinstance(scheme, dict):
-        kind = "fp" if scheme.get("type") == "float" else scheme.get("type")
-        return f"{kind}{scheme.get('num_bits')}"
-    named = quantization.get("kv_cache_quant_algo")
-    return named.lower() if isinstance(named, str) and named.lower() != "none" else None
+    """The element type that a configuration's quantization gives the cache, None if it does not.
+
+    A setting that names no type, or several, is given back as it stands.
+    """
+    table = _table()["kv_quantization"]
+    implied = table["implied"]
+    stated = {key: what for key, what in config.items() if re.search(table["own_key"], key)}
+    for path in table["objects"]:
+        place: Any = config
+        for name in path.split("."):
+            place = place.get(name) if isinstance(place, dict) else None
+        keys = place.keys() - {*table["settled"]} if isinstance(place, dict) else ()
+        stated |= {key: place[key] for key in keys if re.search(table["key_of_object"], key)}
+    on = {key: what for key, what in stated.items() if what and str(what).lower() not in _UNSET}
+    found: set[str] = set()
+    for key, what in on.items():
+        found |= _elements(what) if key not in implied or isinstance(what, dict) else set()
+    found = found - {*_UNSET} or {implied[key] for key in on.keys() & implied.keys()}
+    return _brief(on) if on and len(found) != 1 else next(iter(found), None)
+
+
+def _elements(setting: Any) -> set[str]:
+    """The types of elements that a quantization setting names, however deep."""
+    if isinstance(setting, str):
+        return {setting.lower()}
+    if isinstance(setting, list):
+        return set().union(*map(_elements, setting))
+    if not isinstance(setting, dict):
+        return set()
+    if "num_bits" in setting:
+        kind = "fp" if setting.get("type") == "float" else setting.get("type")
+        return {f"{kind}{setting['num_bits']}"}
+    if isinstance(setting.get("dtype"), str):
+        return {setting["dtype"].lower()}
+    return set().union(*(_elements(one) for one in setting.values() if not isinstance(one, str)))
 
 
 @functools.cache
@@ -171,6 +197,11 @@ def _language_part(config: Any, where: str) -> tuple[dict[str, Any], str | None,
         config, path = config[nested[0]], f"{path}{nested[0]}."
 
 
+def _off(value: Any) -> bool:
+    """Whether a setting's value switches nothing on."""
+    return value is None or value is False or value == 0 or value in ("", [], {})
+
+
 def _brief(value: Any) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -190,7 +221,7 @@ class _Settings:
     """A file's settings over those of its class; it remembers which keys were read."""
 
     def __init__(self, part: dict[str, Any], model_type: str | None, where: str) -> None:
-        self.table, self.where = _table(), where
+        self.table, self.model_type, self.where = _table(), model_type, where
         entry = _entry(model_type)
         self.known, self.entry = entry is not None, entry or {}
         self.defaults: dict[str, Any] = {"sliding_window": self.entry.get("window")}
@@ -205,12 +236,18 @@ class _Settings:
             else:
                 self.file[key] = value
         self.ignored = self.entry.get("ignore", ())
+        self.warnings: list[str] = []
+        # A model with code of its own may read what its namesake in the library ignores.
+        self.of_library = bool(self.entry.get("shape", [None])[0]) and "auto_map" not in part
+        for key, shown_by in self.table["class_settings"].items() if self.of_library else ():
+            if not {key, shown_by} & self.defaults.keys() and not _off(self.file.get(key)):
+                self.warnings.append(f"{key} is ignored: {model_type} does not read it")
+                del self.file[key]
         self.by_layer: dict[int | None, dict[str, Any]] = {}
         self.forced: dict[str, Any] = {}
         self.read = {"model_type", *self.ignored}
         self.stated_layout = False
         self.layers: int | None = None
-        self.warnings: list[str] = []
         if not self.known:
             named = repr(model_type) if model_type else "no model_type"
             self.warnings.append(f"{named} is no type known here: read by its settings alone")
@@ -357,14 +394,17 @@ class _Settings:
             forms = str([form["spelled"] for form in table["states"].values()])
             read |= set(re.findall(r"[\w.]+", forms))
         inert = table["inert"] + (table["superseded"] if self.stated_layout else [])
+        telling = [table["telling"], *([] if self.known else [table["telling_of_unknown"]])]
+        telling = re.compile("|".join(telling))
         overrides = {key: value for one in self.by_layer.values() for key, value in one.items()}
         for key, value in (self.file | overrides).items():
-            off = value is None or value is False or value == 0 or value in ("", [], {})
-            if key in read or off or value in table["settled"].get(key, ()):
+            if key in read or _off(value) or value in table["settled"].get(key, ()):
                 continue
             if any(fnmatch.fnmatchcase(key, pattern) for pattern in inert):
                 continue
-            if re.search(table["telling"], key.rpartition(".")[2]):
+            if key in table["class_settings"] and self.of_library and key in self.file:
+                self.warnings.append(f"{key} is ignored: {self.model_type} does not read it")
+            elif telling.search(key.rpartition(".")[2]):
                 raise InputError(f"{self.where}{key}", _brief(value), _UNKNOWN)
 
 
@@ -384,8 +424,10 @@ def _layout(settings: _Settings) -> list[tuple[int, str]]:
     if not passes:
         return layout
     first, count, times = (settings.number(passes[key]) for key in ("first", "count", "times"))
-    if None in (first, count, times) or not 0 <= first <= first + count <= len(words):
-        settings.refuse(passes["first"], "a range of layers and how often it is run")
+    if times is None:
+        settings.refuse(passes["times"], "how often the layers are run")
+    if None in (first, count) or not 0 <= first <= first + count <= len(words):
+        settings.refuse(passes["first"], "a range of layers")
     first, until = int(first), int(first + count)
     if count * times > _MOST_LAYERS:
         settings.refuse(passes["times"], f"at most {_MOST_LAYERS} layers to run")
@@ -422,6 +464,8 @@ def _words(settings: _Settings) -> list[str]:
         if settings.stated(key):
             settings.stated_layout = key in settings.file
             return _ruled(settings, {"every": key, **meaning}, count)
+        if settings.defaults.get(key) and key not in settings.forced:
+            settings.refuse(key, "a whole number of layers, or a list of layer types")
     if "window" in entry:
         settings.read.update(table["spellings"]["sliding_window"])
     return _ruled(settings, entry.get("layers", ["full"]), count)
@@ -474,7 +518,9 @@ def _ruled(settings: _Settings, rule: Any, count: int) -> list[str]:
     if isinstance(rule, list):
         rule = {"cycle": rule}
     if "every" in rule:
-        period = settings.count(rule["every"]) or 1
+        period = settings.count(rule["every"])
+        if period is None:
+            settings.refuse(rule["every"], "a whole number of layers")
         first = settings.number(rule.get("first", period - 1))
         if first is None or first >= period:
             settings.refuse(str(rule["first"]), f"a whole number below {rule['every']}")

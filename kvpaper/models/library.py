@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,10 @@ def load(name_or_path: str) -> Model:
 
 def _configured(path: Path) -> Model:
     config = _json(path)
-    model = from_config(config, str(config.get("_name_or_path") or path), str(path))
+    named, holder = str(config.get("_name_or_path")), path.resolve().parent.name
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", named):
+        named = holder if holder and path.name == "config.json" else path.stem
+    model = from_config(config, named, str(path))
     beside = path.with_name("hf_quant_config.json")
     if model.kv_dtype is None and beside.is_file():
         quantization = {"quantization_config": _json(beside).get("quantization")}

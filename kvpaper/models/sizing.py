@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,10 @@ _SAME_ELEMENT = {
     "bfloat16": "bf16",
     "float16": "fp16",
     "fp8_e4m3": "fp8",
+    "fp8_e4m3fn": "fp8",
     "fp8_e5m2": "fp8",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
 }
 
 
@@ -70,12 +74,14 @@ def size(
         raise InputError(where, repr(stated), f"one of {', '.join(ELEMENT_BYTES)}")
 
     def held(groups: list[LayerGroup], at_tokens: int, ranks: int = 1) -> int | float:
+        # Python's own numbers: a float would round what passes 2**53.
         kept = formula.kv_bytes(
             at_tokens,
-            np.array([group.layers for group in groups]),
-            np.array([group.elements_per_rank(ranks) for group in groups]),
-            np.array([group.window_tokens or math.inf for group in groups]),
-            ELEMENT_BYTES[element],
+            np.array([group.layers for group in groups], object),
+            np.array([group.elements_per_rank(ranks) for group in groups], object),
+            np.array([group.window_tokens or math.inf for group in groups], object),
+            Fraction(ELEMENT_BYTES[element]),
+            state_bytes=0,
         )
         return _whole_if_so(kept)
 
@@ -101,7 +107,7 @@ def size(
     return {**answer, "warnings": [*model.warnings, *_cautions(model, answer)]}
 
 
-def _whole_if_so(number: float) -> int | float:
+def _whole_if_so(number: float | Fraction) -> int | float:
     return int(number) if number == int(number) else float(number)
 
 

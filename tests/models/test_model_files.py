@@ -86,6 +86,23 @@ def test_a_file_and_its_folder(tmp_path):
     assert models.size(models.load(str(file)), dtype="bf16")["kv_bytes_per_token"] == 128
 
 
+@pytest.mark.parametrize(
+    ("stated", "file", "name"),
+    [
+        ("acme/tiny-1", "config.json", "acme/tiny-1"),
+        ("/home/someone/run-3", "config.json", "holder"),
+        ("./out", "config.json", "holder"),
+        (None, "config.json", "holder"),
+        (None, "tiny.json", "tiny"),
+    ],
+)
+def test_a_file_is_named_by_its_id_its_folder_or_its_stem(stated, file, name, tmp_path):
+    holder = tmp_path / "holder"
+    holder.mkdir()
+    (holder / file).write_text(json.dumps(CONFIG | {"_name_or_path": stated}), encoding="utf-8")
+    assert models.load(str(holder / file)).name == name
+
+
 def test_a_quantization_file_beside_the_config(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     beside = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}

@@ -18,6 +18,7 @@ SHAPE = {
 }
 LAYER = 2 * 2 * 16
 LLAMA = {"model_type": "llama", **SHAPE}
+NEW = {"model_type": "new", **SHAPE}
 LATENT = {"kv_lora_rank": 24, "qk_rope_head_dim": 8}
 MAMBA2 = {
     "mamba_n_heads": 4,
@@ -62,7 +63,7 @@ def without(config, *keys):
         ({"num_key_value_heads": None}, 2 * 8 * 16),
         ({"head_dim": 32}, 2 * 2 * 32),
         ({"head_dim": None}, LAYER),
-        ({"v_head_dim": 8}, 2 * (16 + 8)),
+        ({"v_head_dim": 8, "model_type": "new"}, 2 * (16 + 8)),
         ({"kv_lora_rank": None, "qk_rope_head_dim": 0, "v_head_dim": 0}, LAYER),
     ],
 )
@@ -353,6 +354,116 @@ def test_layers_that_keep_nothing_of_their_own():
     assert groups(SHAPE | across | {"use_cla": False}) == [(4, LAYER, None)]
 
 
+def test_layers_that_are_run_again_keep_a_cache_for_each_pass():
+    config = {"model_type": "ouro", **SHAPE, "use_sliding_window": False, "max_window_layers": 4}
+    assert groups(config | {"total_ut_steps": 4}) == [(16, LAYER, None)]
+    published = {
+        "model_type": "ouro",
+        "num_hidden_layers": 24,
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "total_ut_steps": 4,
+    }
+    assert at(published, 8192)["kv_bytes_per_token"] == 786432
+
+
+@pytest.mark.parametrize(
+    ("config", "kinds", "ignored"),
+    [
+        (LLAMA | LATENT, [FULL] * 4, ["kv_lora_rank", "qk_rope_head_dim"]),
+        (LLAMA | {"sliding_window": 32}, [FULL] * 4, ["sliding_window"]),
+        (
+            LLAMA | {"sliding_window": 32, "sliding_window_pattern": 2},
+            [FULL] * 4,
+            ["sliding_window_pattern", "sliding_window"],
+        ),
+        (
+            LLAMA | {"model_type": "mistral", "sliding_window": 32, "sliding_window_pattern": 2},
+            [WINDOW] * 4,
+            ["sliding_window_pattern"],
+        ),
+        (LLAMA | {"v_head_dim": 8}, [FULL] * 4, ["v_head_dim"]),
+        (LLAMA | {"num_kv_shared_layers": 2}, [FULL] * 4, ["num_kv_shared_layers"]),
+        (
+            LLAMA | {"model_type": "phi3", **LATENT},
+            [FULL] * 4,
+            ["kv_lora_rank", "qk_rope_head_dim"],
+        ),
+    ],
+)
+def test_settings_that_a_class_does_not_read_are_ignored_with_a_warning(config, kinds, ignored):
+    assert groups(config) == layout(*kinds)
+    said = f"is ignored: {config['model_type']} does not read it"
+    assert read(config).warnings == tuple(f"{key} {said}" for key in ignored)
+
+
+def test_a_list_of_layer_types_stands_without_a_pattern():
+    types = ["full_attention", "sliding_attention"] * 2
+    config = {"model_type": "gemma3_text", **SHAPE, "head_dim": 16, "sliding_window": 32}
+    config |= {"sliding_window_pattern": None, "layer_types": types}
+    assert groups(config) == layout(FULL, WINDOW, FULL, WINDOW)
+
+
+TELLING = [
+    "head_size",
+    "k_head_dim",
+    "value_dim",
+    "qk_head_dim",
+    "d_k",
+    "rolling_buffer_len",
+    "gdn_layers",
+    "lightning_layers",
+    "k_eq_v",
+    "yoco",
+    "num_self_decoder_layers",
+    "num_memory_tokens",
+    "num_sink_tokens",
+    "total_ut_steps",
+    "num_loops",
+    "num_repeats",
+    "recurrent_depth",
+    "layer_sharing",
+    "reuse_layers",
+    "num_hidden_groups",
+    "compress_ratios",
+    "cross_layer",
+    "kv_sharing",
+    "mb_per_layer",
+    "moba_block_size",
+    "expand_k",
+    "mixer_types",
+    "block_counts",
+    "q_rank",
+]
+
+
+@pytest.mark.parametrize(
+    "key",
+    TELLING,
+)
+def test_an_unknown_type_with_a_telling_setting_is_refused(key):
+    with pytest.raises(InputError, match=rf"tiny\.json: {key}: found 2"):
+        read(NEW | {key: 2})
+    assert groups(NEW | {key: None}) == groups(LLAMA)
+
+
+def test_settings_of_no_matter_do_not_refuse_an_unknown_type():
+    config = {
+        "tie_word_embeddings": True,
+        "shared_expert_intermediate_size": 64,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "n_group": 8,
+        "image_token_id": 7,
+        "vision_head_dim": 64,
+        "rotary_dim": 8,
+        "time_step_limit": 1.0,
+        "share_embeddings": True,
+    }
+    assert groups(NEW | config) == groups(LLAMA)
+
+
 def test_two_attentions_in_a_layer():
     config = {"model_type": "longcat_flash", "num_layers": 4, **LATENT, "num_attention_heads": 8}
     assert groups(config) == [(8, 32, None)]
@@ -424,7 +535,13 @@ REFUSALS = {
     "layer_types": LLAMA | {"layer_types": ["full_attention"] * 3},
     "layer_types[2]": LLAMA | {"layer_types": ["full_attention"] * 2 + ["wavelet", "moe"]},
     "hybrid_override_pattern[1]": LLAMA | {"hybrid_override_pattern": "MX*-"},
-    "sliding_window": LLAMA | {"sliding_window": 32},
+    "sliding_window": NEW | {"sliding_window": 32},
+    "sliding_window_pattern": {"model_type": "gemma3_text", "sliding_window_pattern": None},
+    "sliding_window_pattern: ": {"model_type": "gemma3_text", "sliding_window_pattern": 0},
+    "full_attention_interval": {"model_type": "qwen3_next", "full_attention_interval": None},
+    "global_attn_every_n_layers": {"model_type": "afmoe", "global_attn_every_n_layers": None},
+    "total_ut_steps": {"model_type": "ouro", **SHAPE},
+    "num_kv_shared_layers:": LLAMA | {"auto_map": {}, "num_kv_shared_layers": 4},
     "sliding_window: ": LLAMA | {"layer_types": ["sliding_attention"] * 4},
     "attention_type": {"model_type": "new", **SHAPE, "attention_type": "quantum"},
     "kv_compression": LLAMA | {"kv_compression": 4},
@@ -435,9 +552,9 @@ REFUSALS = {
     | {"linear_attn_config": {"full_attn_layers": [9]}},
     "attn_layer_indices": {"model_type": "bamba", **SHAPE, "attn_layer_indices": [4]},
     "attn_layer_period": {"model_type": "jamba", **SHAPE, "attn_layer_period": 0.5},
-    "num_kv_shared_layers": LLAMA | {"num_kv_shared_layers": 4},
-    "kv_lora_rank": LLAMA | {"kv_lora_rank": 24.5, "qk_rope_head_dim": 8},
-    "qk_rope_head_dim": LLAMA | {"kv_lora_rank": 24},
+    "num_kv_shared_layers": {"model_type": "gemma3n_text", **SHAPE} | {"num_kv_shared_layers": 4},
+    "kv_lora_rank": NEW | {"kv_lora_rank": 24.5, "qk_rope_head_dim": 8},
+    "qk_rope_head_dim": NEW | {"kv_lora_rank": 24},
     "num_hidden_layers: ": LLAMA | {"num_hidden_layers": 10**12},
     "num_attention_heads": LLAMA | {"num_attention_heads": -8},
     "num_attention_heads: ": LLAMA | {"num_attention_heads": math.nan},
@@ -508,11 +625,29 @@ def test_element_types(dtype, per_token):
 
 
 @pytest.mark.parametrize(
+    ("dtype", "eighths"), [("bf16", 16), ("fp8", 8), ("fp4", 4), ("mxfp4", 4.25)]
+)
+def test_totals_are_exact_beyond_what_a_float_holds(dtype, eighths):
+    tokens = 2**53 + 1
+    answer = at(LLAMA, tokens, dtype=dtype)
+    assert answer["kv_bytes"] == tokens * (4 * LAYER // 32) * int(4 * eighths)
+    assert f"{answer['kv_bytes']:,} B" in models.render(answer)
+
+
+@pytest.mark.parametrize(
     ("setting", "dtype"),
     [
         ({"kv_cache_scheme": {"num_bits": 8, "type": "float"}}, "fp8"),
         ({"kv_cache_scheme": {"num_bits": 8, "type": "int"}}, "int8"),
+        ({"kv_cache_scheme": [{"num_bits": 8, "type": "float"}]}, "fp8"),
+        ({"kv_cache_scheme": {"k": {"num_bits": 8, "type": "int"}}}, "int8"),
+        ({"kv_cache_scheme": "FP8"}, "fp8"),
         ({"kv_cache_quant_algo": "FP8"}, "fp8"),
+        ({"kv_cache_quant_algo": "NONE"}, "bf16"),
+        ({"kv_cache_quant_config": {"*k_proj": {"output_tensors": {"dtype": "fp8_e4m3"}}}}, "fp8"),
+        ({"quant_method": "quark", "kv_cache_quant_config": {"*v_proj": {"bias": None}}}, "fp8"),
+        ({"export": {"kv_cache_group": ["*k_proj", "*v_proj"]}}, "fp8"),
+        ({"export": {"kv_cache_group": []}, "kv_cache_post_rope": True}, "bf16"),
         ({"kv_cache_quant_algo": None, "quant_algo": "NVFP4"}, "bf16"),
         ({"kv_cache_scheme": None}, "bf16"),
     ],
@@ -528,6 +663,25 @@ def test_a_cache_type_that_is_not_known_is_refused_where_it_counts():
     with pytest.raises(InputError, match=r"tiny\.json: KV setting: found 'fp2'"):
         models.size(model)
     assert models.size(model, dtype="bf16")["kv_bytes_per_token"] == 4 * LAYER * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"quantization_config": {"kv_cache_codebook": {"size": 3}}}, "kv_cache_codebook"),
+        ({"quantization_config": {"kv_quant": "int2"}}, "int2"),
+        ({"quantization_config": {"kv_cache_scheme": ["fp8", "int8"]}}, "kv_cache_scheme"),
+        ({"kv_cache_dtype": "turbo3"}, "turbo3"),
+    ],
+)
+def test_an_unclear_cache_type_is_never_taken_for_bf16(settings, found):
+    with pytest.raises(InputError, match=found):
+        models.size(read(LLAMA | settings))
+
+
+def test_a_cache_type_may_stand_outside_the_quantization():
+    assert models.size(read(LLAMA | {"kv_cache_dtype": "fp8_e4m3"}))["dtype"] == "fp8"
+    assert models.size(read(LLAMA | {"kv_cache_dtype": "auto"}))["dtype"] == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -566,10 +720,10 @@ def test_size_refuses(name, options):
 def test_widths_for_the_cost_of_attention():
     model = read({"model_type": "deepseek_v3", **SHAPE, **LATENT, "qk_nope_head_dim": 16})
     assert (model.query_heads, model.qk_head_dim, model.v_head_dim) == (8, 24, None)
-    model = read(LLAMA | {"v_head_dim": 8, "max_position_embeddings": 64})
+    model = read(NEW | {"v_head_dim": 8, "max_position_embeddings": 64})
     assert (model.query_heads, model.qk_head_dim, model.v_head_dim) == (8, 16, 8)
     assert model.max_context_tokens == 64
-    assert "context of 64" in models.size(model, 65)["warnings"][0]
+    assert "context of 64" in models.size(model, 65)["warnings"][-1]
 
 
 def test_render_tells_what_the_answer_tells():
