@@ -151,7 +151,7 @@ def curve_rivals(log_capacity: np.ndarray, log_hits: np.ndarray) -> dict[str, fl
     from scipy.optimize import least_squares
     from scipy.special import ndtr
 
-    first, last = log_hits[0] + np.log(0.5), log_hits[-1]
+    first, last = np.log(0.5 * np.exp(log_hits[0])), log_hits[-1]
     middle = float(np.median(log_capacity))
 
     def weibull(scaled: np.ndarray) -> np.ndarray:

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +8,10 @@ from kvpaper import answers, evaluate, results, scenario
 from kvpaper.errors import InputError
 from kvpaper.reuse import chapter, curve
 from kvpaper.reuse.distances import replay, stack_distances
+from kvpaper.reuse.rows import public_rows
 from kvpaper.traces import fetch, generated
+
+TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 
 
 def test_committed_rows_are_those_of_the_published_files():
@@ -16,6 +20,16 @@ def test_committed_rows_are_those_of_the_published_files():
     for name, part in rows.groupby("trace"):
         assert set(part.trace_sha256) == {fetch.TRACES[name][0].sha256}
     assert set(rows.kind) == {"simulated", "predicted"}
+
+
+def test_committed_rows_are_made_anew_from_the_published_files():
+    if fetch.fetched("mooncake_conversation", TRACES) is None:
+        pytest.skip("traces not fetched")
+    committed = chapter.public()
+    break_even_s = tuple(committed.break_even_s.dropna().unique())
+    made = results.table(public_rows(TRACES, break_even_s))
+    assert (made.quantity == committed.quantity).all()
+    assert made.value.to_numpy() == pytest.approx(committed.value.to_numpy(), rel=1e-8, nan_ok=True)
 
 
 @pytest.mark.parametrize(
