@@ -138,13 +138,11 @@ def recognise(path: Path, options: Options, strict: bool) -> Part:
         raise InputError(str(path), "an empty file", "a trace")
     if start == b"PAR1":
         return _recognise_parquet(path, options, strict)
-    generic = readers.GENERIC if options.columns else None
     rows, first, damage = [], None, DamagedError("no lines", "a trace")
     for line in islice(lines(path), _LINES_SNIFFED):
         if isinstance(line, DamagedError):
             damage = line
-            continue
-        if not line.strip():
+        if isinstance(line, DamagedError) or not line.strip():
             continue
         first = first or line.strip()
         if first.startswith(b"["):
@@ -157,21 +155,22 @@ def recognise(path: Path, options: Options, strict: bool) -> Part:
             rows.append(row)
     if first is None:
         raise InputError(str(path), damage.found, damage.expected)
-    part = Part(path, "jsonl", generic or readers.recognised(rows), options, strict)
+    part = Part(path, "jsonl", readers.recognised(rows, options), options, strict)
     if part.format and rows:
         readers.tokenizer(options.tokenizer)  # refused here, not in a process that parses
         return part
     if any(len(row) == 2 and "token_length" in row for row in rows):
         return replace(part, container="sizes")
-    if first[:1] in b"{[" and not rows:
-        found = readers.recognised(_document(path)[:_LINES_SNIFFED])
-        if generic or found:
-            return replace(part, container="json", format=generic or found)
-    elif not rows:
-        header = _header(first)
-        found = readers.recognised([dict.fromkeys(header)])
-        if generic or found:
-            return replace(part, container="csv", format=generic or found, header=header)
+    if not rows:
+        container, header = "json", ()
+        if first[:1] in b"{[":
+            rows = _document(path)[:_LINES_SNIFFED]
+        else:
+            container, header = "csv", _header(first)
+            rows = [dict.fromkeys(header)]
+        found = readers.recognised(rows, options)
+        if found:
+            return replace(part, container=container, format=found, header=header)
     known = ", ".join(known.name for known in readers.FORMATS)
     raise InputError(f"{path}:1", f"{first[:60]!r}", f"one of {known}, or --columns")
 
@@ -192,11 +191,10 @@ def _recognise_parquet(path: Path, options: Options, strict: bool) -> Part:
     if saved is not None:
         kind = Format("block trace", bool, readers.generic, *saved)
         return Part(path, "block trace", kind, options, strict)
-    found = readers.recognised([dict.fromkeys(schema.names)])
-    if not (options.columns or found):
+    found = readers.recognised([dict.fromkeys(schema.names)], options)
+    if found is None:
         raise InputError(str(path), f"columns {', '.join(schema.names)}", "--columns for them")
-    kind = readers.GENERIC if options.columns else found
-    return Part(path, "parquet", kind, options, strict)
+    return Part(path, "parquet", found, options, strict)
 
 
 def _document(path: Path) -> list[dict]:

@@ -334,6 +334,8 @@ FORMATS = (
 GENERIC = Format("named columns", bool, generic, 16)
 
 
-def recognised(rows: Iterable[dict]) -> Format | None:
-    """The format of the first row that any format recognises."""
+def recognised(rows: Iterable[dict], options: Options) -> Format | None:
+    """The format of the first row that any format recognises; named columns come before all."""
+    if options.columns:
+        return GENERIC
     return next((known for row in rows for known in FORMATS if known.recognised(row)), None)
