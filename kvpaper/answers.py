@@ -324,14 +324,17 @@ def reuse(own: pd.DataFrame, public: pd.DataFrame, marks: pd.DataFrame) -> str:
     sentences.append(_closed_form(own))
     hull = own[own.quantity == "hull_hit_rate"]
     block_bytes = _one(marks, "block_bytes")
-    for tier, price in _by_tier(marks, "price_per_block").items():
-        best = hull.loc[(hull.value - price * hull.capacity_blocks).idxmax()]
-        worth = float(best.capacity_blocks) if best.value > price * best.capacity_blocks else 0.0
+    for tier, price in _by_tier(marks, "price_per_block", band="middle").items():
+        blocks, hits = _optimum(hull, price)
+        low, high = (
+            _optimum(hull, _by_tier(marks, "price_per_block", band=band)[tier])[0] * block_bytes
+            for band in ("low", "high")
+        )
         sentences.append(
-            f"At its prices {_size(worth * block_bytes)} of {TIERS[tier]} are worth buying, for a "
-            f"block hit rate of {best.value:.0%}."
-            if worth
-            else f"At its prices no {TIERS[tier]} is worth buying."
+            f"At its prices {_size(blocks * block_bytes)} of {TIERS[tier]} are worth buying"
+            f"{_band(low, high)}, for a block hit rate of {hits:.0%}."
+            if blocks
+            else f"At its prices no {TIERS[tier]} is worth buying ({_size(high)} at best)."
         )
     verdicts = {
         trace: part[part.quantity == "closed_form_loss"].verdict.iloc[0]
@@ -344,6 +347,15 @@ def reuse(own: pd.DataFrame, public: pd.DataFrame, marks: pd.DataFrame) -> str:
             f"{_listed([trace.replace('_', ' ') for trace in refused])}."
         )
     return " ".join(sentences)
+
+
+def _optimum(hull: pd.DataFrame, price: float) -> tuple[float, float]:
+    """Capacity in blocks with the largest net value on the hull, and its block hit rate."""
+    if math.isinf(price):
+        return 0.0, 0.0
+    net = hull.value - price * hull.capacity_blocks
+    best = hull.loc[net.idxmax()]
+    return (float(best.capacity_blocks), float(best.value)) if net.max() > 0 else (0.0, 0.0)
 
 
 def _closed_form(rows: pd.DataFrame) -> str:

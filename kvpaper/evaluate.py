@@ -550,6 +550,15 @@ def _best_bytes(scenario: Scenario, ratio: float, beta: float) -> float:
     return float(capacity.break_even_capacity(ratio, beta) * scenario.workload.working_set_bytes)
 
 
+def _bands(scenario: Scenario) -> dict[str, tuple[Prices, Prices]]:
+    """Prices of the GPU and of bytes by how much they let one buy: opposite ends of their bands."""
+    return {
+        "middle": (scenario.prices, scenario.prices),
+        "low": (scenario.low, scenario.high),
+        "high": (scenario.high, scenario.low),
+    }
+
+
 def capacities(scenario: Scenario, tail_exponents: Sequence[float] | None = None) -> Rows:
     """Break-even capacity of each priced tier alone, with the band of its dated prices.
 
@@ -561,11 +570,7 @@ def capacities(scenario: Scenario, tail_exponents: Sequence[float] | None = None
     if workload.working_set_bytes is None:
         return []
     exponents = [workload.tail_exponent] if tail_exponents is None else tail_exponents
-    ends = {
-        "middle": (scenario.prices, scenario.prices),
-        "low": (scenario.low, scenario.high),
-        "high": (scenario.high, scenario.low),
-    }
+    ends = _bands(scenario)
     values = {band: _hit_value(scenario, gpu.gpu_usd_per_s) for band, (gpu, _) in ends.items()}
     rows = []
     for tier in priced_tiers(scenario):
@@ -636,15 +641,17 @@ def blocks(scenario: Scenario) -> Rows:
     block_bytes = scenario.serving.block_tokens * _slope(scenario)
     if not block_bytes:
         return []
-    value = _hit_value(scenario, scenario.prices.gpu_usd_per_s)
     tokens_per_s = workload.requests_per_s * workload.prompt_tokens
     rows = [_row("block_bytes", block_bytes)]
     for tier, part in scenario.hardware.tiers.items():
         rows.append(_row("capacity_blocks", part.capacity_bytes / block_bytes, tier=tier))
     for tier in priced_tiers(scenario):
-        rent = cost.cost_rate(_rent(scenario, scenario.prices, tier), block_bytes)
-        benefit = cost.benefit_rate(tokens_per_s, _use(scenario, tier)[1] * value, 1.0)
-        rows.append(_row("price_per_block", rent / benefit if benefit else math.inf, tier=tier))
+        for band, (gpu, byte_prices) in _bands(scenario).items():
+            value = _use(scenario, tier)[1] * _hit_value(scenario, gpu.gpu_usd_per_s)
+            rent = cost.cost_rate(_rent(scenario, byte_prices, tier), block_bytes)
+            benefit = cost.benefit_rate(tokens_per_s, value, 1.0)
+            price = rent / benefit if benefit else math.inf
+            rows.append(_row("price_per_block", price, tier=tier, band=band))
     return rows
 
 

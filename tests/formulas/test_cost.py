@@ -97,7 +97,7 @@ def test_the_parts_add_up_and_change_places_with_the_techniques(none, disaggrega
     assert cost.shapley_split(none, tiered, disaggregated, both) == pytest.approx(parts[::-1])
 
 
-def test_the_split_of_the_first_prototype():
+def test_the_split_of_a_known_case():
     """Cells 21.5, 15.3, 20.4, 13.5: the parts multiply to the whole saving of 37 %."""
     disaggregation, tiers = 1 - np.exp(-np.array(cost.shapley_split(21.5, 15.3, 20.4, 13.5)))
     assert (disaggregation, tiers) == (pytest.approx(0.31, abs=0.01), pytest.approx(0.08, abs=0.01))

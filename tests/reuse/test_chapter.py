@@ -100,9 +100,18 @@ def test_answer_follows_from_the_rows():
 
 def test_price_of_a_block_by_hand():
     case = scenario.load("paper")
-    rows = {(row["quantity"], row.get("tier")): row["value"] for row in evaluate.blocks(case)}
+    blocks = evaluate.blocks(case)
+    rows = {
+        (row["quantity"], row.get("tier")): row["value"]
+        for row in blocks
+        if row.get("band", "middle") == "middle"
+    }
     costs = {(row["quantity"], row.get("tier")): row["value"] for row in evaluate.costs(case)}
     assert rows["block_bytes", None] == 512 * 131_072
     rent = costs["rent_usd_per_byte_s", "nvme"] * 512 * 131_072
     benefit = 2 * 8000 * costs["value_usd_per_token", None] * costs["share_of_value", "nvme"]
     assert rows["price_per_block", "nvme"] == pytest.approx(rent / benefit)
+    bands = {
+        row["band"]: row["value"] for row in blocks if row.get("tier") == "dram" and "band" in row
+    }
+    assert bands["high"] < bands["middle"] < bands["low"]
