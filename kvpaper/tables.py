@@ -40,14 +40,14 @@ def _suffix(name: str) -> str:
 
 
 def _number(value: float) -> str:
-    """All digits of a whole number, four of another.
+    """All digits of a whole or a large number, four of another.
 
     >>> _number(131072.0), _number(0.25284), _number(3.7274e-6)
     ('131,072', '0.2528', '3.727 × 10⁻⁶')
     """
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    if value == int(value):
+    if value == int(value) or 1e3 <= abs(value) < 1e15:
         return f"{value:,.0f}"
     mantissa, exponential, exponent = f"{value:,.4g}".partition("e")
     power = str(int(exponent or 0)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
