@@ -20,7 +20,6 @@ FOLDER = data.FOLDER.parent / "figures"
 TIER_NAMES = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remote (RDMA)"}
 TIER_COLOURS = {"hbm": "#D55E00", "dram": "#0072B2", "nvme": "#009E73", "remote": "#CC79A7"}
 POOL_NAMES = {"one": "one pool", "disaggregated": "disaggregated"}
-MARKS = {"simulated": "o", "tabulated": "x", "measured": "o", "published": "D"}
 INK, DARK_GREY, GREY = "#222222", "#555555", "#aaaaaa"
 _TIME_UNITS = ("us", "ms", "s", "min", "hour", "day", "year")
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
