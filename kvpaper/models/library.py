@@ -92,7 +92,8 @@ def _json(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}", error.msg.lower().removesuffix(" at"), "a JSON object") from None
+        found = error.msg.lower().removesuffix(" at")
+        raise InputError(f"{path}:{error.lineno}", found, "a JSON object") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(str(path), str(error), "a JSON object in UTF-8") from None
     if not isinstance(parsed, dict):
