@@ -137,7 +137,7 @@ def _table(scenario: Scenario) -> latency.PrefillTable | None:
     if name not in latency.instances():
         raise InputError(where, repr(name), f"one of {', '.join(latency.instances())}")
     table = latency.prefill_table(name)
-    model = models.load(latency.instances()[name]["model"]).name
+    model = models.load(latency.instances()[name].model).name
     if (model, table.gpus) != (scenario.model.name, scenario.hardware.gpus):
         raise InputError(
             where,
@@ -404,8 +404,8 @@ def needed_rates(scenario: Scenario) -> Rows:
 def _tabulated() -> list[tuple[latency.PrefillTable, models.Model]]:
     """Every tabulated prefill curve with the model that it is of."""
     return [
-        (latency.prefill_table(name), models.load(row["model"]))
-        for name, row in latency.instances().items()
+        (latency.prefill_table(name), models.load(instance.model))
+        for name, instance in latency.instances().items()
     ]
 
 

@@ -23,6 +23,15 @@ def test_files_are_those_that_were_derived():
 
 
 @pytest.mark.parametrize("name", TABLES)
+def test_decode_points_of_the_file_come_back(name):
+    table = latency.decode_table(name)
+    with (FOLDER / f"{name}.decode.csv").open(newline="") as file:
+        for row in list(csv.DictReader(file))[::5]:
+            there = table.step_time(float(row["batch"]), float(row["context"]))
+            assert there == pytest.approx(float(row["tpot_ms"]) / 1e3, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", TABLES)
 def test_points_of_the_file_come_back(name):
     table = latency.prefill_table(name)
     with (FOLDER / f"{name}.prefill.csv").open(newline="") as file:
@@ -54,6 +63,34 @@ def test_arrays_in_arrays_out():
 def test_what_was_not_tabulated_is_refused(new, cached):
     with pytest.raises(ValueError, match="expected"):
         latency.prefill_table("deepseek-v3").prefill_time(new, cached)
+
+
+@pytest.mark.parametrize(("batch", "context"), [(1024, 256), (0.5, 256), (1, 200_000), (1, 10)])
+def test_a_step_that_was_not_tabulated_is_refused(batch, context):
+    with pytest.raises(ValueError, match="expected"):
+        latency.decode_table("deepseek-v3").step_time(batch, context)
+
+
+def test_a_continued_prefill_says_so_and_follows_the_work_of_attention():
+    new, cached = np.array([1.0, 2.0, 4.0]), np.array([0.0, 8.0])
+    seconds = 1 + 2 * new[:, None] + new[:, None] ** 2 + 3 * new[:, None] * cached
+    table = latency.PrefillTable("by hand", new, cached, seconds, 1)
+    further = table.extended(64, 32)
+    assert (table.kind, further.kind) == ("tabulated", "predicted")
+    assert further.prefill_time(64, 32) == pytest.approx(1 + 2 * 64 + 64**2 + 3 * 64 * 32)
+    assert further.prefill_time(3, 5) == table.prefill_time(3, 5)
+    assert table.extended(3, 5) is table
+
+
+def test_a_continued_decode_step_says_so_and_goes_on_as_a_line():
+    batch, context = np.array([1.0, 2.0]), np.array([0.0, 100.0])
+    seconds = 1 + batch[:, None] * (2 + context / 10)
+    table = latency.DecodeTable("by hand", batch, context, seconds, 1)
+    further = table.extended(50, 3000)
+    assert further.kind == "predicted"
+    assert further.step_time(33, 2345) == pytest.approx(1 + 33 * (2 + 234.5))
+    with pytest.raises(ValueError, match="batch: found 51"):
+        further.step_time(51, 100)
 
 
 def test_unknown_table_suggests_the_nearest():
