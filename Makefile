@@ -15,8 +15,10 @@ export SOURCE_DATE_EPOCH := 1785110400
 # The stamp carries the checksum of the lock: the environment is remade when the lock changes, and only then.
 ENV := .venv/.ready-$(firstword $(shell cksum < requirements.lock))
 BIN := .venv/bin
+ENGINE := .engine/.ready-$(firstword $(shell cat engine/requirements.lock engine/install.sh | cksum))
 BUILD := build/$(SCENARIO)
 HTML := book/_build/$(SCENARIO)/html/index.html
+PDF := book/_build/$(SCENARIO)/$(SCENARIO).pdf
 SCENARIO_FILE := data/scenarios/$(SCENARIO).yaml
 
 ifeq ($(wildcard $(SCENARIO_FILE)),)
@@ -52,6 +54,10 @@ figures: notebooks ## Draw the figures: each notebook draws its own
 .PHONY: book
 book: paper ## Build the book from the executed notebooks
 
+.PHONY: pdf
+pdf: $(PDF) ## Print the book into one PDF, with Chromium or Chrome
+	@echo "The PDF is at $(PDF)"
+
 .PHONY: lab
 lab: $(ENV) ## Open JupyterLab on the sources
 	$(BIN)/jupyter lab --notebook-dir=notebooks
@@ -78,6 +84,15 @@ schema: $(ENV) ## Write the JSON Schema of scenarios from the value objects
 .PHONY: env
 env: $(ENV) ## Make the environment .venv from the lock
 
+.PHONY: engine-env
+engine-env: $(ENGINE) ## Make the environment .engine: vLLM for CPUs, LMCache, NIXL (3 GB)
+
+.PHONY: engine-lock
+engine-lock: $(ENV) ## Resolve engine/requirements.in anew into its lock
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --excludes engine/excluded.txt --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	  --output-file engine/requirements.lock engine/requirements.in
+
 .PHONY: clean
 clean: ## Remove what was built; the environment stays
 	rm -rf build book/_build .pytest_cache .ruff_cache
@@ -98,6 +113,10 @@ $(ENV): | requirements.lock
 	  || $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
+$(ENGINE): | $(ENV)
+	@engine/install.sh
+	@touch $@
+
 # What each notebook reads, one file a notebook, rewritten only where it changed.
 $(BUILD)/inputs.done: $(SCENARIO_FILE) $(NOTEBOOKS) $(DATA) notebooks/execute.py | $(ENV)
 	@$(BIN)/python notebooks/execute.py --inputs $(SCENARIO)
@@ -110,5 +129,8 @@ $(BUILD)/notebooks/%.ipynb: notebooks/%.ipynb $(BUILD)/inputs/%.json $(PACKAGE) 
 
 $(HTML): $(STEMS:%=$(BUILD)/notebooks/%.ipynb) $(BOOK) data/published.csv data/nomenclature.csv
 	@$(BIN)/python book/assemble.py $(SCENARIO)
+
+$(PDF): $(HTML)
+	@$(BIN)/python book/pdf.py $(SCENARIO)
 
 -include $(BUILD)/inputs.d
