@@ -24,11 +24,14 @@ import numba
 import numpy as np
 
 from kvpaper.reuse.curve import hit_curve, log_spaced
-from kvpaper.reuse.distances import replay, stack_distances
+from kvpaper.reuse.distances import stack_distances
 from kvpaper.reuse.policies import records
 from kvpaper.reuse.sampling import sampled_curve
 from kvpaper.traces.block_trace import BlockTrace
 from kvpaper.traces.load import read_trace
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "reuse"))
+from direct_replay import replay
 
 
 def least_s(function: Callable[[], object], runs: int) -> float:

@@ -2,6 +2,9 @@
 
 import csv
 import difflib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,17 @@ def named(folder: str, name: str, suffix: str = ".yaml") -> Path:
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     kind = folder.rstrip("s")
     raise InputError(kind, f"{name!r}", f"a file or one of {', '.join(known)}{hint}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` to write to; what was written takes its place if nothing failed."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def table(path: str) -> list[dict[str, str]]:

@@ -6,7 +6,6 @@ published rows differ. A file carries no time, host or commit, so that a rerun g
 """
 
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,11 @@ if TYPE_CHECKING:  # imported where it is needed, so that the command line stays
 KINDS = ("predicted", "simulated", "tabulated", "measured", "published")
 _FIRST = ("quantity", "kind", "value")
 Row = Mapping[str, Any]
+
+
+def row(quantity: str, value: float, kind: str = "predicted", **coordinates: Any) -> dict[str, Any]:
+    """One row; the unit is the suffix of its quantity."""
+    return {"quantity": quantity, "kind": kind, "value": value, **coordinates}
 
 
 def table(rows: Iterable[Row]) -> "pandas.DataFrame":
@@ -53,9 +57,8 @@ def write(rows: "Iterable[Row] | pandas.DataFrame", scenario: str, stem: str) ->
     frame = rows if hasattr(rows, "columns") else table(rows)
     path = folder(scenario) / f"{stem}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    frame.to_csv(temporary, index=False, float_format="%.12g", lineterminator="\n")
-    os.replace(temporary, path)
+    with data.replacing(path) as temporary:
+        frame.to_csv(temporary, index=False, float_format="%.12g", lineterminator="\n")
     return path
 
 
@@ -84,36 +87,35 @@ def by_tier(rows: Iterable[Row], quantity: str, **at: Any) -> dict[str, float]:
 
 
 def write_answer(text: str, scenario: str, stem: str) -> Path:
-    """Write a chapter's answer to ``data/results/<scenario>/<stem>.md`` for other pages."""
+    """Write a chapter's answer to ``data/results/<scenario>/<stem>.txt`` for other pages."""
     path = folder(scenario) / f"{stem}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    with data.replacing(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
     return path
 
 
 def counted(rows: Iterable[Mapping[str, str]], by: Sequence[str]) -> list[Row]:
     """How many published reports there are for each combination of the columns in ``by``."""
-    counts = Counter(tuple(row[name] for name in by) for row in rows)
+    counts = Counter(tuple(report[name] for name in by) for report in rows)
     return [
-        {
-            "quantity": "reports",
-            "kind": "published",
-            "value": count,
-            **dict(zip(by, key, strict=True)),
-        }
+        row("reports", count, "published", **dict(zip(by, key, strict=True)))
         for key, count in sorted(counts.items())
     ]
+
+
+def finite(value: Any) -> Any:
+    """The same with None for what is no finite number, however deep: JSON has no word for it."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def jsonable(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Rows for JSON: without empty coordinates, and null where a value is no finite number."""
     return [
-        {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in row.items()
-            if name == "value" or value is not None
-        }
+        {name: finite(one) for name, one in row.items() if name == "value" or one is not None}
         for row in rows
     ]

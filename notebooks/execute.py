@@ -111,9 +111,8 @@ def write_inputs(name: str) -> None:
 
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with data.replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def checked(path: Path, given: list[str]) -> dict[str, object]:

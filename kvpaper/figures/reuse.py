@@ -1,8 +1,5 @@
 """Figures of reuse: chapter 50, each from its rows."""
 
-import os
-from pathlib import Path
-
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -123,14 +120,3 @@ def pooling(rows: pd.DataFrame, trace: str, servers: int) -> Figure:
     )
     axes.legend(loc="upper left")
     return figure
-
-
-def save_to(figure: Figure, path: Path | str) -> None:
-    """Write a figure where a user asks for it; the suffix chooses the format."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix or '.png'}")
-    try:
-        figure.savefig(temporary, dpi=200)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ Lines and bars are predicted, open circles simulated, crosses tabulated, filled 
 diamonds published. Colours are the colour-blind safe set of Okabe and Ito.
 """
 
-import os
 from pathlib import Path
 
 import matplotlib
@@ -91,8 +90,16 @@ def save(figure: Figure, scenario: str, name: str) -> Path:
         ("svg", {"metadata": {"Date": None, "Creator": None}}),
         ("png", {"metadata": {"Software": None}, "dpi": 200}),
     ):
-        temporary = folder / f".{name}.{os.getpid()}.{suffix}"
-        with matplotlib.rc_context({"svg.hashsalt": "kvpaper"}):
+        with (
+            data.replacing(folder / f"{name}.{suffix}") as temporary,
+            matplotlib.rc_context({"svg.hashsalt": "kvpaper"}),
+        ):
             figure.savefig(temporary, **options)
-        os.replace(temporary, folder / f"{name}.{suffix}")
     return folder / f"{name}.svg"
+
+
+def save_to(figure: Figure, path: Path | str) -> None:
+    """Write a figure where a user asks for it; the suffix chooses the format, png if none."""
+    path = Path(path)
+    with data.replacing(path) as temporary:
+        figure.savefig(temporary, dpi=200, format=None if path.suffix else "png")

@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def exact(arguments: argparse.Namespace) -> dict[str, Any]:
     """The whole answer, from the exact curve of every capacity."""
+    from kvpaper import results
     from kvpaper.reuse import curve as curves
     from kvpaper.reuse import policies, popularity, tail, timers
     from kvpaper.reuse.distances import stack_distances
@@ -114,18 +115,18 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
         horizon = timers.horizon_warning(trace, arguments.break_even)
         warnings += [horizon] if horizon else []
     if arguments.figure:
-        from kvpaper import results
         from kvpaper.figures import reuse as figures
-        from kvpaper.reuse.rows import curve_rows
+        from kvpaper.figures.style import save_to
+        from kvpaper.reuse.chapter import curve_rows
 
         name = Path(arguments.traces[0]).stem
         table = results.table(row | {"trace": name} for row in curve_rows(trace))
         try:
-            figures.save_to(figures.curve(table), arguments.figure)
+            save_to(figures.curve(table), arguments.figure)
         except (OSError, ValueError) as error:
             found = getattr(error, "strerror", None) or str(error)
             raise InputError("--figure", found, "a file to write, such as curve.svg") from None
-    return _finite(answer)
+    return results.finite(answer)
 
 
 def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -260,15 +261,6 @@ def _opening(requests: int, references: int, unique: int, block_tokens: int) -> 
 def _point(capacity: int, block_bytes: float | None) -> dict[str, float]:
     point = {"capacity_blocks": capacity}
     return point | {"capacity_bytes": capacity * block_bytes} if block_bytes else point
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for what is no finite number: JSON has no word for it."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def render(answer: dict[str, Any]) -> str:

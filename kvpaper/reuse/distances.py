@@ -1,4 +1,4 @@
-"""LRU stack distances of a whole trace in one compiled pass, and a direct replay beside it.
+"""LRU stack distances of a whole trace in one compiled pass.
 
 Semantics. A request looks up all its blocks at its start, atomically. Afterwards they become the
 most recent, last block first, so that the first block stays youngest and eviction takes leaves
@@ -14,11 +14,6 @@ import numpy as np
 from kvpaper.traces.block_trace import BlockTrace
 
 _ONE = np.uint64(1)
-
-
-def _unsigned(trace: BlockTrace) -> np.ndarray:
-    """Block numbers as unsigned integers: compiled code then asks of no index if it is negative."""
-    return trace.blocks.view(f"u{trace.blocks.itemsize}")
 
 
 @numba.njit(cache=True, inline="always")
@@ -198,63 +193,10 @@ def stack_distances(trace: BlockTrace) -> Distances:
     firsts = np.empty(trace.references, trace.blocks.dtype)
     unique = trace.unique_blocks
     longest = int(trace.blocks_per_request.max(initial=0))
-    blocks = _unsigned(trace)
+    # Unsigned: compiled code then asks of no index whether it is negative.
+    blocks = trace.blocks.view(f"u{trace.blocks.itemsize}")
     runs = _runs(trace.offsets, blocks, unique, longest, trace.prefix, starts, firsts)
     return Distances(starts[:runs], firsts[:runs], trace.references, unique)
-
-
-@numba.njit(cache=True)
-def _unlink(younger, older, block):
-    younger[older[block]] = younger[block]
-    older[younger[block]] = older[block]
-
-
-@numba.njit(cache=True)
-def _replay(offsets, blocks, unique, capacity, prefix, hits):
-    """A linked list from the youngest block to the oldest, closed by the number ``unique``."""
-    end = blocks.dtype.type(unique)
-    absent = blocks.dtype.type(unique + 1)
-    younger = np.full(unique + 1, absent)
-    older = np.full(unique + 1, absent)
-    younger[end] = older[end] = end
-    resident = 0
-    stop = np.uint64(0)
-    for request in range(1, len(offsets)):
-        start, stop = stop, np.uint64(offsets[request])
-        whole = True
-        for i in range(start, stop):
-            found = younger[blocks[i]] != absent
-            whole = whole and found
-            hits[i] = whole if prefix else found
-        i = stop
-        while i > start:
-            i -= _ONE
-            block = blocks[i]
-            if younger[block] != absent:
-                _unlink(younger, older, block)
-            elif resident < capacity:
-                resident += 1
-            else:
-                oldest = younger[end]
-                _unlink(younger, older, oldest)
-                younger[oldest] = absent
-            younger[block], older[block] = end, older[end]
-            younger[older[end]] = block
-            older[end] = block
-
-
-def replay(trace: BlockTrace, capacity_blocks: int) -> np.ndarray:
-    """Which references hit in a cache of one capacity, by replaying it: the second road.
-
-    Returns
-    -------
-    bool array, shape (N,)
-    """
-    hits = np.zeros(trace.references, np.bool_)
-    if capacity_blocks > 0:
-        unique = trace.unique_blocks
-        _replay(trace.offsets, _unsigned(trace), unique, capacity_blocks, trace.prefix, hits)
-    return hits
 
 
 @numba.njit(cache=True)

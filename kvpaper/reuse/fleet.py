@@ -5,7 +5,6 @@ from itertools import pairwise
 import numba
 import numpy as np
 
-from kvpaper.formulas.pooling import random_routing_hit_probability
 from kvpaper.reuse.curve import Curve, hit_curve
 from kvpaper.reuse.distances import Distances
 from kvpaper.reuse.optimum import hull, net_value
@@ -149,34 +148,3 @@ def split_rates(
         part = trace.select(np.flatnonzero(server == one))
         hits += hit_curve(part).at(each) * part.references
     return hits / max(trace.references, 1)
-
-
-def expected_random_hits(trace: BlockTrace, servers: int) -> tuple[float, float]:
-    """Hits of unlimited caches under random routing by the closed form, and a bound of its error.
-
-    The second value is a standard deviation that takes blocks of one request as hitting together,
-    which they do: requests are routed, not blocks.
-    """
-    most = int(np.bincount(trace.blocks).max())
-    probability = np.asarray(random_routing_hit_probability(np.arange(most + 1), servers), float)
-    uses = np.zeros(trace.unique_blocks, np.int64)
-    mean, variance = _expected(trace.offsets, trace.blocks, uses, probability)
-    return float(mean), float(np.sqrt(variance))
-
-
-@numba.njit(cache=True)
-def _expected(offsets, blocks, uses, probability):
-    mean, variance = 0.0, 0.0
-    for request in range(len(offsets) - 1):
-        start, stop = offsets[request], offsets[request + 1]
-        # Hits of a request are nested along its prefix: E[hits**2] = sum (2 j + 1) p_j.
-        first, second = 0.0, 0.0
-        for i in range(start, stop):
-            p = probability[uses[blocks[i]]]
-            first += p
-            second += (2 * (i - start) + 1) * p
-        for i in range(start, stop):
-            uses[blocks[i]] += 1
-        mean += first
-        variance += second - first * first
-    return mean, variance

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from kvpaper.errors import InputError
 from kvpaper.formulas.capacity import break_even_capacity
 from kvpaper.reuse.curve import Curve
 
@@ -124,42 +123,3 @@ def compare(
     gain = net_value(curve, best, price_ratio)
     loss = 1 - net_value(curve, closed, price_ratio) / gain
     return Comparison(price_ratio, best, closed, loss)
-
-
-def nested_blocks(
-    curve: Curve, values: tuple[float, float], rents: tuple[float, float], exclusive: bool = True
-) -> tuple[int, int]:
-    """Capacities of a fast and a slow tier on the empirical curve [block].
-
-    Parameters
-    ----------
-    values : pair of float
-        Worth of a hit rate of one in either tier, over the same time as the rents.
-    rents : pair of float
-        Rent of one block in either tier.
-    exclusive : bool
-        False if the slow tier keeps a copy of what the fast one holds.
-
-    Raises
-    ------
-    InputError
-        Unless the fast tier is worth more and costs more.
-    """
-    (fast_value, slow_value), (fast_rent, slow_rent) = values, rents
-    if not (fast_value > slow_value >= 0 and fast_rent > slow_rent > 0):
-        raise InputError("tiers", f"values {values}, rents {rents}", "the fast tier above the slow")
-    upper = hull(curve)
-    alone = int(upper.optimum_blocks(fast_rent / fast_value))
-    if slow_value == 0 or (exclusive and fast_rent / fast_value <= slow_rent / slow_value):
-        return alone, 0
-    extra_rent = fast_rent - slow_rent if exclusive else fast_rent
-    fast = int(upper.optimum_blocks(extra_rent / (fast_value - slow_value)))
-    both = int(upper.optimum_blocks(slow_rent / slow_value))
-    if exclusive:
-        return fast, both - fast
-
-    def worth(fast: int, slow: int) -> float:
-        gain = (fast_value - slow_value) * curve.at(fast) + slow_value * curve.at(max(fast, slow))
-        return float(gain) - fast_rent * fast - slow_rent * slow
-
-    return (fast, both) if worth(fast, both) > worth(alone, 0) else (alone, 0)

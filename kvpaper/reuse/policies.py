@@ -30,23 +30,17 @@ NOTE = (
 _RECORD = np.dtype([("time", "<u4"), ("block", "<u8"), ("bytes", "<u4"), ("next_use", "<i8")])
 
 
-def _last_first(trace: BlockTrace) -> np.ndarray:
-    """Index of every reference, the last of each request first."""
-    ends = np.repeat(trace.offsets[1:] - 1, trace.blocks_per_request)
-    starts = np.repeat(trace.offsets[:-1], trace.blocks_per_request)
-    return ends - (np.arange(trace.references) - starts)
-
-
 def records(trace: BlockTrace) -> np.ndarray:
     """References as oracleGeneral records, shape (N,); the next use is -1 where there is none."""
-    order = _last_first(trace)
+    request = trace.request_of_reference
+    order = np.lexsort((-np.arange(trace.references), request))  # the last of a request first
     blocks = trace.blocks[order]
     grouped = np.argsort(blocks, kind="stable")
     next_use = np.full(len(blocks), -1, np.int64)
     same = blocks[grouped[1:]] == blocks[grouped[:-1]]
     next_use[grouped[:-1][same]] = grouped[1:][same] + 1
     made = np.empty(len(blocks), _RECORD)
-    made["time"] = trace.arrival_s[trace.request_of_reference[order]]
+    made["time"] = trace.arrival_s[request]
     made["block"], made["bytes"], made["next_use"] = blocks, 1, next_use
     return made
 

@@ -1,6 +1,5 @@
 """The canonical trace: requests in order of arrival and the blocks that each refers to."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvpaper import data
 from kvpaper.errors import InputError
 
 PARQUET_KEY = b"kvpaper.block_trace"
@@ -135,14 +135,12 @@ def write_parquet(trace: BlockTrace, path: Path | str) -> None:
     if trace.unit_tokens is not None:
         metadata[b"unit_tokens"] = trace.unit_tokens.astype("<i4").tobytes()
     table = pa.table(columns).replace_schema_metadata(metadata)
-    temporary = Path(f"{path}.part")
     try:
-        pq.write_table(
-            table, temporary, compression="zstd", use_dictionary=False, row_group_size=2**17
-        )
-        os.replace(temporary, path)
+        with data.replacing(Path(path)) as temporary:
+            pq.write_table(
+                table, temporary, compression="zstd", use_dictionary=False, row_group_size=2**17
+            )
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise InputError(str(path), f"{error.strerror or error}", "a file to write") from None
 
 

@@ -6,7 +6,6 @@ not match never takes its final name.
 
 import argparse
 import hashlib
-import os
 import shutil
 import sys
 import urllib.request
@@ -91,19 +90,18 @@ def fetch_file(source: PublicFile, folder: Path = FOLDER) -> Path:
     if _intact(path, source):
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        answer = urllib.request.urlopen(source.url, timeout=_TIMEOUT_S)
-        with answer, open(temporary, "wb") as file:
-            shutil.copyfileobj(answer, file)
-        found = sha256(temporary)
-        if found != source.sha256:
-            raise InputError(source.url, f"sha256 {found}", source.sha256)
-        os.replace(temporary, path)
+        with (
+            urllib.request.urlopen(source.url, timeout=_TIMEOUT_S) as answer,
+            data.replacing(path) as temporary,
+        ):
+            with open(temporary, "wb") as file:
+                shutil.copyfileobj(answer, file)
+            found = sha256(temporary)
+            if found != source.sha256:
+                raise InputError(source.url, f"sha256 {found}", source.sha256)
     except OSError as error:
         raise InputError(source.url, f"no answer ({error})", "the publisher's file") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

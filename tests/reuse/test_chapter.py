@@ -3,12 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from direct_replay import replay
 
 from kvpaper import answers, evaluate, results, scenario
 from kvpaper.errors import InputError
 from kvpaper.reuse import chapter, curve
-from kvpaper.reuse.distances import replay, stack_distances
-from kvpaper.reuse.rows import public_rows
+from kvpaper.reuse.distances import stack_distances
 from kvpaper.traces import fetch, generated
 
 TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
@@ -27,7 +27,7 @@ def test_committed_rows_are_made_anew_from_the_published_files():
         pytest.skip("traces not fetched")
     committed = chapter.public()
     break_even_s = tuple(committed.break_even_s.dropna().unique())
-    made = results.table(public_rows(TRACES, break_even_s))
+    made = results.table(chapter.public_rows(TRACES, break_even_s))
     assert (made.quantity == committed.quantity).all()
     assert made.value.to_numpy() == pytest.approx(committed.value.to_numpy(), rel=1e-8, nan_ok=True)
 

@@ -8,7 +8,7 @@ import pytest
 
 from kvpaper.errors import InputError
 from kvpaper.reuse import command, policies
-from kvpaper.reuse.rows import reuse_rows
+from kvpaper.reuse.chapter import reuse_rows
 from kvpaper.traces.load import read_trace
 
 TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"

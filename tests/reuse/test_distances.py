@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from direct_replay import replay
 from hypothesis import given, settings
 from strategies import anything, block_trace, prefix_tree
 
 from kvpaper.reuse.curve import ceilings, hit_curve, log_spaced, tier_rates
-from kvpaper.reuse.distances import replay, reuse_intervals, stack_distances
+from kvpaper.reuse.distances import reuse_intervals, stack_distances
 from kvpaper.traces.load import read_trace
 from kvpaper.traces.readers import Options
 

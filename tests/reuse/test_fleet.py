@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
+from direct_replay import replay
 from strategies import block_trace
 
+from kvpaper.formulas.pooling import random_routing_hit_probability
 from kvpaper.reuse import fleet
 from kvpaper.reuse.curve import hit_curve
-from kvpaper.reuse.distances import replay, stack_distances
+from kvpaper.reuse.distances import stack_distances
+from kvpaper.traces.block_trace import BlockTrace
 from kvpaper.traces.load import read_trace
 
 TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
@@ -21,9 +25,40 @@ def conversation():
     return read_trace([path]).trace
 
 
+def expected_random_hits(trace: BlockTrace, servers: int) -> tuple[float, float]:
+    """Hits of unlimited caches under random routing by the closed form, and a bound of its error.
+
+    The second value is a standard deviation that takes blocks of one request as hitting together,
+    which they do: requests are routed, not blocks.
+    """
+    most = int(np.bincount(trace.blocks).max())
+    probability = np.asarray(random_routing_hit_probability(np.arange(most + 1), servers), float)
+    uses = np.zeros(trace.unique_blocks, np.int64)
+    mean, variance = _expected(trace.offsets, trace.blocks, uses, probability)
+    return float(mean), float(np.sqrt(variance))
+
+
+@numba.njit(cache=True)
+def _expected(offsets, blocks, uses, probability):
+    mean, variance = 0.0, 0.0
+    for request in range(len(offsets) - 1):
+        start, stop = offsets[request], offsets[request + 1]
+        # Hits of a request are nested along its prefix: E[hits**2] = sum (2 j + 1) p_j.
+        first, second = 0.0, 0.0
+        for i in range(start, stop):
+            p = probability[uses[blocks[i]]]
+            first += p
+            second += (2 * (i - start) + 1) * p
+        for i in range(start, stop):
+            uses[blocks[i]] += 1
+        mean += first
+        variance += second - first * first
+    return mean, variance
+
+
 def test_random_routing_hits_as_the_closed_form_says():
     trace = conversation()
-    mean, deviation = fleet.expected_random_hits(trace, 8)
+    mean, deviation = expected_random_hits(trace, 8)
     assert round(mean) == 38_021
     for seed in range(3):
         unlimited = np.array([8 * trace.unique_blocks])
@@ -33,7 +68,7 @@ def test_random_routing_hits_as_the_closed_form_says():
 
 def test_expected_hits_of_three_uses_by_hand():
     trace = block_trace([[0], [0], [0]])
-    mean, deviation = fleet.expected_random_hits(trace, 2)
+    mean, deviation = expected_random_hits(trace, 2)
     assert mean == pytest.approx(0 + 1 / 2 + 3 / 4)
     assert deviation == pytest.approx(np.sqrt(1 / 4 + 3 / 16))
 

@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpaper.errors import InputError
-from kvpaper.formulas import capacity
 from kvpaper.reuse import optimum
 from kvpaper.reuse.curve import Curve
 
@@ -60,33 +58,3 @@ def test_closed_form_is_right_where_the_curve_is_a_power_law():
 def test_no_price_has_its_optimum_inside_a_jump():
     curve = curve_of([0.3] + [0.0] * 50 + [0.02] * 30)
     assert optimum.compare(curve, optimum.hull(curve), 0.5, 0.1, (5, 40)) is None
-
-
-@settings(deadline=None, max_examples=40)
-@given(steps, st.floats(0.05, 0.9), st.floats(0.05, 0.9), st.floats(1e-3, 0.5))
-@pytest.mark.parametrize("exclusive", [True, False])
-def test_nested_tiers_are_the_best_pair_of_all(exclusive, gains, value, rent_share, rent):
-    curve = curve_of(gains)
-    values, rents = (1.0, value), (rent, rent * rent_share)
-    count = len(curve.hits)
-    fast, slow = np.meshgrid(np.arange(count), np.arange(count), indexing="ij")
-    both = np.minimum(fast + slow, count - 1) if exclusive else np.maximum(fast, slow)
-    net = (values[0] - values[1]) * curve.hits[fast] + values[1] * curve.hits[both]
-    net = net - rents[0] * fast - rents[1] * slow
-    chosen = optimum.nested_blocks(curve, values, rents, exclusive)
-    assert net[chosen] == pytest.approx(net.max(), abs=1e-9)
-
-
-def test_nested_tiers_agree_with_the_closed_form_on_a_power_law():
-    largest, beta = 200_000, 0.5
-    curve = Curve("block", (np.arange(largest + 1) / largest) ** beta)
-    values, rents = (1.0, 0.8), (4e-6, 1e-6)
-    marginal = beta / (largest * rents[0])
-    expected = capacity.exclusive_capacities(marginal, 0.8, 0.25, beta, 1.0)
-    found = optimum.nested_blocks(curve, values, rents)
-    assert np.array(found) / largest == pytest.approx(expected, rel=0.02)
-
-
-def test_tiers_out_of_order_are_refused():
-    with pytest.raises(InputError, match="the fast tier above the slow"):
-        optimum.nested_blocks(curve_of([0.1]), (1.0, 2.0), (1.0, 0.5))
