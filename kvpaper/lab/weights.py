@@ -1,0 +1,223 @@
+"""Models for the lab: a published shape, random weights at a normal scale, no download.
+
+Weights within 1e-3 of zero, as an engine's dummy loader makes them, give every prompt the same
+text, even from a wrong cache. At the scale of an initialised model (standard deviation .02) the
+log-probabilities depend on every token of the context, so that a damaged cache is seen in them.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvpaper import data
+from kvpaper.errors import InputError
+
+CACHE = data.FOLDER.parent / ".cache" / "lab"
+STANDARD_DEVIATION = 0.02
+_SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
+_CHUNK = 1 << 22
+_COMMON = {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 3,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 32768,
+    "initializer_range": STANDARD_DEVIATION,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+}
+# The paper's canary is Qwen2.5-0.5B; its published config.json gives these numbers. The MoE shape
+# is chosen here, so small that two processor cores serve it.
+SHAPES: dict[str, dict[str, Any]] = {
+    "canary": _COMMON
+    | {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "vocab_size": 151936,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": True,
+    },
+    "small-moe": _COMMON
+    | {
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "model_type": "qwen2_moe",
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 256,
+        "shared_expert_intermediate_size": 512,
+        "decoder_sparse_step": 1,
+        "norm_topk_prob": True,
+        "vocab_size": 4096,
+        "rope_theta": 1e4,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+def kv_bytes_per_token(shape: str, element_bytes: float) -> float:
+    """Cache of one token of a shape [B], for the size of a prefix that the lab moves."""
+    config = _config(shape)
+    heads = config["num_key_value_heads"] * config["head_dim"]
+    return 2 * config["num_hidden_layers"] * heads * element_bytes
+
+
+def model(shape: str, seed: int = 0, cache: Path = CACHE) -> Path:
+    """Folder of a model with this shape: configuration, tokenizer, weights; made once and kept.
+
+    Parameters
+    ----------
+    shape : str
+        A name in `SHAPES`.
+    seed : int
+        Of the weights; another seed is another model of the same shape.
+
+    Raises
+    ------
+    InputError
+        If the shape is unknown, or the disk has too little room for the weights.
+    """
+    config = _config(shape)
+    text = json.dumps([config, seed, STANDARD_DEVIATION], sort_keys=True)
+    folder = cache / f"{shape}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    tensors = dict(_tensors(config))
+    needed = 2 * sum(int(np.prod(size)) for size in tensors.values())
+    free = shutil.disk_usage(cache).free
+    if free < 2 * needed:
+        raise InputError(str(cache), f"{free:.3g} B free", f"{2 * needed:.3g} B for {shape}")
+    making = cache / f".{folder.name}.{os.getpid()}"
+    making.mkdir()
+    try:
+        (making / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+        _write_tokenizer(making, config["vocab_size"])
+        _write_weights(making / "model.safetensors", tensors, seed)
+        making.rename(folder)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return folder
+
+
+def _config(shape: str) -> dict[str, Any]:
+    if shape not in SHAPES:
+        raise InputError("shape", repr(shape), f"one of {', '.join(SHAPES)}")
+    return SHAPES[shape]
+
+
+def _tensors(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and sizes of a model's tensors, as the engine's loader looks them up."""
+    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    yield "model.embed_tokens.weight", (vocabulary, hidden)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (vocabulary, hidden)
+    yield "model.norm.weight", (hidden,)
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}"
+        yield f"{at}.input_layernorm.weight", (hidden,)
+        yield f"{at}.post_attention_layernorm.weight", (hidden,)
+        for name, heads in (
+            ("q", config["num_attention_heads"]),
+            ("k", config["num_key_value_heads"]),
+            ("v", config["num_key_value_heads"]),
+        ):
+            yield f"{at}.self_attn.{name}_proj.weight", (heads * config["head_dim"], hidden)
+            yield f"{at}.self_attn.{name}_proj.bias", (heads * config["head_dim"],)
+        width = config["num_attention_heads"] * config["head_dim"]
+        yield f"{at}.self_attn.o_proj.weight", (hidden, width)
+        if "num_experts" not in config:
+            yield from _feed_forward(f"{at}.mlp", hidden, config["intermediate_size"])
+            continue
+        yield f"{at}.mlp.gate.weight", (config["num_experts"], hidden)
+        yield f"{at}.mlp.shared_expert_gate.weight", (1, hidden)
+        shared = config["shared_expert_intermediate_size"]
+        yield from _feed_forward(f"{at}.mlp.shared_expert", hidden, shared)
+        for expert in range(config["num_experts"]):
+            name = f"{at}.mlp.experts.{expert}"
+            yield from _feed_forward(name, hidden, config["moe_intermediate_size"])
+
+
+def _feed_forward(at: str, hidden: int, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{at}.gate_proj.weight", (width, hidden)
+    yield f"{at}.up_proj.weight", (width, hidden)
+    yield f"{at}.down_proj.weight", (hidden, width)
+
+
+def _write_weights(path: Path, tensors: dict[str, tuple[int, ...]], seed: int) -> None:
+    """A safetensors file in bf16, a chunk at a time: length of the header, header, data."""
+    header, end = {}, 0
+    for name, size in tensors.items():
+        start, end = end, end + 2 * int(np.prod(size))
+        header[name] = {"dtype": "BF16", "shape": size, "data_offsets": [start, end]}
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    random = np.random.Generator(np.random.Philox(seed))
+    with path.open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for name, size in tensors.items():
+            left = int(np.prod(size))
+            while left:
+                count = min(left, _CHUNK)
+                file.write(_values(name, count, random))
+                left -= count
+
+
+def _values(name: str, count: int, random: np.random.Generator) -> bytes:
+    """Ones for a norm, else normal values, as bf16: the upper half of a float's bits."""
+    if name.endswith("norm.weight"):
+        values = np.ones(count, np.float32)
+    else:
+        values = random.standard_normal(count, np.float32) * np.float32(STANDARD_DEVIATION)
+    return (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+
+
+def _write_tokenizer(folder: Path, vocabulary: int) -> None:
+    """One word for each token, so that any token ids can be sent and read back."""
+    words = {word: place for place, word in enumerate(_SPECIAL)}
+    words |= {f"t{place}": place for place in range(len(_SPECIAL), vocabulary)}
+    special = [
+        {
+            "id": place,
+            "content": word,
+            "special": True,
+            **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
+        }
+        for place, word in enumerate(_SPECIAL)
+    ]
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": special,
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
+    }
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **dict(zip(("unk_token", "bos_token", "eos_token", "pad_token"), _SPECIAL, strict=True)),
+        "model_max_length": 32768,
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
