@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kvpaper import latency, models
+from kvpaper import latency, models, results
 from kvpaper.errors import InputError
 from kvpaper.formulas import capacity, cost, recovery, size, slack
 from kvpaper.scenario import Prices, Scenario, Tier
@@ -21,10 +21,9 @@ POOLS = ("one", "disaggregated")
 READINGS = ("amortised", "rented", "bundled")
 
 
-def _row(
-    quantity: str, value: float, kind: str = "predicted", **coordinates: Any
-) -> dict[str, Any]:
-    return {"quantity": quantity, "kind": kind, "value": float(value), **coordinates}
+def _rows(at: dict[str, Any], kind: str = "predicted", **values: float) -> Rows:
+    """Rows of several quantities at the same coordinates."""
+    return [results.row(name, float(value), kind, **at) for name, value in values.items()]
 
 
 def _short(model: models.Model) -> str:
@@ -74,16 +73,14 @@ def cache_sizes(
 ) -> Rows:
     """KV bytes of one sequence, recurrent state included, by model, length and element type."""
     return [
-        _row(
-            "kv_bytes",
-            _kv_bytes(model, count, element),
-            model=_short(model),
-            tokens=count,
-            element=element,
-        )
+        row
         for model in map(models.load, names)
         for element in elements
         for count in np.rint(tokens)
+        for row in _rows(
+            {"model": _short(model), "tokens": count, "element": element},
+            kv_bytes=_kv_bytes(model, count, element),
+        )
     ]
 
 
@@ -91,10 +88,10 @@ def sizes(scenario: Scenario) -> Rows:
     """What the scenario's model takes: the slope per token, and the tokens that 1 GB holds."""
     at = {"model": _short(scenario.model), "element": scenario.serving.element}
     per_token = _slope(scenario)
-    rows = [_row("kv_bytes_per_token", per_token, **at)]
+    rows = _rows(at, kv_bytes_per_token=per_token)
     if per_token:
         held = size.prefix_tokens(GIGABYTE, per_token)
-        rows.append(_row("prefix_tokens", held, bytes=GIGABYTE, **at))
+        rows += _rows({"bytes": GIGABYTE, **at}, prefix_tokens=held)
     return rows
 
 
@@ -187,10 +184,10 @@ def gigabyte_chart(scenario: Scenario) -> Rows:
     """The paper's recovery chart: 1 GB from each tier, and the slowest over the fastest."""
     times = {tier: _fetch_time(part, GIGABYTE) for tier, part in scenario.hardware.tiers.items()}
     slow, fast = max(times, key=times.get), min(times, key=times.get)
-    return [
-        *(_row("fetch_time_s", time, tier=tier, bytes=GIGABYTE) for tier, time in times.items()),
-        _row("fetch_time_ratio", times[slow] / times[fast], tier=slow, over=fast),
-    ]
+    rows = []
+    for tier, time in times.items():
+        rows += _rows({"tier": tier, "bytes": GIGABYTE}, fetch_time_s=time)
+    return rows + _rows({"tier": slow, "over": fast}, fetch_time_ratio=times[slow] / times[fast])
 
 
 def recoveries(scenario: Scenario, prefix_tokens: Sequence[float] | None = None) -> Rows:
@@ -199,13 +196,15 @@ def recoveries(scenario: Scenario, prefix_tokens: Sequence[float] | None = None)
     rows = []
     for tokens in lengths:
         held, recomputed = _held(scenario, tokens), _prefill_time(scenario, tokens, 0)
-        rows.append(_row("recompute_time_s", recomputed, tokens=tokens))
+        rows += _rows({"tokens": tokens}, recompute_time_s=recomputed)
         for tier, part in scenario.hardware.tiers.items():
             fetched = _fetch_time(part, held)
-            at = {"tier": tier, "bytes": held, "tokens": tokens}
-            rows.append(_row("fetch_time_s", fetched, **at))
-            rows.append(_row("recovery_time_s", recovery.recovery_time(fetched, recomputed), **at))
-            rows.append(_row("two_ended_time_s", _two_ended(scenario, tokens, part), **at))
+            rows += _rows(
+                {"tier": tier, "bytes": held, "tokens": tokens},
+                fetch_time_s=fetched,
+                recovery_time_s=recovery.recovery_time(fetched, recomputed),
+                two_ended_time_s=_two_ended(scenario, tokens, part),
+            )
     return rows
 
 
@@ -247,7 +246,7 @@ def crossovers(scenario: Scenario, most_tokens: float = 2**20) -> Rows:
             fetched = _fetch_time(part, _held(scenario, tokens))
             return _prefill_time(scenario, tokens, 0) - fetched
 
-        rows.append(_row("crossover_tokens", _first_positive(lead, most_tokens), tier=tier))
+        rows += _rows({"tier": tier}, crossover_tokens=_first_positive(lead, most_tokens))
     return rows
 
 
@@ -294,11 +293,10 @@ def loads(scenario: Scenario) -> Rows:
                 f"stores {writes_per_s:.3g} misses/s of {held:.3g} B",
                 "a load below 1: a faster tier, fewer requests, shorter prompts or less admitted",
             )
-        shared = recovery.shared_fetch_time(
-            held, part.read_bytes_per_s, part.access_latency_s, load
-        )
-        rows.append(_row("offered_load", load, tier=tier))
-        rows.append(_row("shared_fetch_time_s", shared, tier=tier, bytes=held, tokens=prefix))
+        rate, latency_s = part.read_bytes_per_s, part.access_latency_s
+        shared = recovery.shared_fetch_time(held, rate, latency_s, load)
+        rows += _rows({"tier": tier}, offered_load=load)
+        rows += _rows({"tier": tier, "bytes": held, "tokens": prefix}, shared_fetch_time_s=shared)
     return rows
 
 
@@ -343,19 +341,22 @@ def _slacks_at(scenario: Scenario, prefix: float, new: float) -> Rows:
         )
         left = slack.ttft_slack(scenario.slo.ttft_s, wait_s, computed, visible)
         at = {"pool": pool, "tokens": prefix}
-        rows.append(_row("visible_transfer_time_s", visible, **at))
-        rows.append(_row("ttft_slack_s", left, **at))
-        rows.append(_row("cold_ttft_s", slack.ttft(wait_s, 0.0, cold, visible_cold), **at))
+        rows += _rows(
+            at,
+            visible_transfer_time_s=visible,
+            ttft_slack_s=left,
+            cold_ttft_s=slack.ttft(wait_s, 0.0, cold, visible_cold),
+        )
         for tier, part in scenario.hardware.tiers.items():
-            fetched, both = _fetch_time(part, held), _two_ended(scenario, prefix, part)
-            first = slack.ttft(wait_s, fetched, computed, visible)
-            fits = slack.on_critical_path(fetched, left, recomputed)
-            most = slack.max_fetch_bytes(left, part.read_bytes_per_s, part.access_latency_s)
-            rows.append(_row("ttft_s", first, tier=tier, **at))
-            rows.append(_row("max_fetch_bytes", most, tier=tier, **at))
-            rows.append(_row("within_slack", fetched <= left, tier=tier, **at))
-            rows.append(_row("on_critical_path", fits, tier=tier, **at))
-            rows.append(_row("two_ended_within_slack", both <= left, tier=tier, **at))
+            fetched, rate = _fetch_time(part, held), part.read_bytes_per_s
+            rows += _rows(
+                {"tier": tier, **at},
+                ttft_s=slack.ttft(wait_s, fetched, computed, visible),
+                max_fetch_bytes=slack.max_fetch_bytes(left, rate, part.access_latency_s),
+                within_slack=fetched <= left,
+                on_critical_path=slack.on_critical_path(fetched, left, recomputed),
+                two_ended_within_slack=_two_ended(scenario, prefix, part) <= left,
+            )
     return rows
 
 
@@ -395,9 +396,9 @@ def needed_rates(scenario: Scenario) -> Rows:
         within = min(float(left), recomputed)
         at = {"model": _short(model), "gpus": gpus, "tokens": prefix}
         kind = "tabulated" if tabulated else "predicted"
-        rows.append(_row("recompute_time_s", recomputed, kind, **at))
-        rows.append(_row("ttft_slack_s", left, **at))
-        rows.append(_row("needed_bytes_per_s", held / within if within > 0 else math.inf, **at))
+        rows += _rows(at, kind, recompute_time_s=recomputed)
+        needed = held / within if within > 0 else math.inf
+        rows += _rows(at, ttft_slack_s=left, needed_bytes_per_s=needed)
     return rows
 
 
@@ -478,15 +479,11 @@ def _use(scenario: Scenario, tier: str) -> tuple[str, float]:
     On the critical path a hit has its full value. Off it, that of a prefetch that comes in time;
     without a lead time none.
     """
-    prefix, new = _prompt(scenario)
-    part = scenario.hardware.tiers[tier]
-    rows = _slacks_at(scenario, prefix, new)
-    fits = any(
-        row["value"]
-        for row in rows
-        if (row["quantity"], row.get("tier"), row["pool"])
-        == ("on_critical_path", tier, "disaggregated")
+    part, (prefix, new) = scenario.hardware.tiers[tier], _prompt(scenario)
+    verdicts = results.by_tier(
+        _slacks_at(scenario, prefix, new), "on_critical_path", pool="disaggregated"
     )
+    fits = bool(verdicts[tier])
     in_time = 0.0
     if scenario.workload.lead_time_s:
         fetched = _fetch_time(part, _held(scenario, prefix))
@@ -500,26 +497,26 @@ def costs(scenario: Scenario) -> Rows:
     prefix, _ = _prompt(scenario)
     gpus, prices = scenario.hardware.gpus, scenario.prices
     value = _hit_value(scenario, prices.gpu_usd_per_s)
-    rows = [_row("value_usd_per_token", value, tokens=prefix)]
+    rows = _rows({"tokens": prefix}, value_usd_per_token=value)
     if _slope(scenario):
-        density = cost.value_density(value, _slope(scenario))
-        rows.append(_row("value_density_usd_per_byte", density))
+        rows += _rows({}, value_density_usd_per_byte=cost.value_density(value, _slope(scenario)))
     if scenario.hardware.gpu_power_w is not None:
         recomputed = _prefill_time(scenario, prefix, 0)
         energy = cost.recompute_energy(recomputed, gpus, scenario.hardware.gpu_power_w)
         usd = cost.energy_cost(energy, prices.energy_usd_per_j)
-        rows.append(_row("recompute_energy_j", energy, tokens=prefix))
-        rows.append(_row("recompute_energy_usd", usd, tokens=prefix))
+        rows += _rows({"tokens": prefix}, recompute_energy_j=energy, recompute_energy_usd=usd)
     for tier in priced_tiers(scenario):
         part, (use, share) = scenario.hardware.tiers[tier], _use(scenario, tier)
-        at = {"tier": tier, "reading": prices.reading}
-        rows.append(_row("rent_usd_per_byte_s", _rent(scenario, prices, tier), **at))
-        rows.append(_row("share_of_value", share, tier=tier, use=use))
+        at, rent = {"tier": tier}, _rent(scenario, prices, tier)
+        rows += _rows({**at, "reading": prices.reading}, rent_usd_per_byte_s=rent)
+        rows += _rows({**at, "use": use}, share_of_value=share)
         if part.rated_writes_per_s is not None:
-            written = _writes_per_s(scenario, part)
-            rows.append(_row("drive_writes_per_day", written * 86400, tier=tier))
-            rows.append(_row("rated_writes_per_day", part.rated_writes_per_s * 86400, tier=tier))
-            rows.append(_row("life_s", _life(scenario, prices, part), tier=tier))
+            rows += _rows(
+                at,
+                drive_writes_per_day=_writes_per_s(scenario, part) * 86400,
+                rated_writes_per_day=part.rated_writes_per_s * 86400,
+                life_s=_life(scenario, prices, part),
+            )
     return rows
 
 
@@ -531,16 +528,8 @@ def _ratio(scenario: Scenario, value: float, rent: float, beta: float) -> float:
         return 0.0
     if rent == 0:
         return math.inf
-    return float(
-        capacity.marginal_ratio(
-            tokens_per_s,
-            value,
-            workload.ceiling,
-            beta,
-            workload.working_set_bytes,
-            rent,
-        )
-    )
+    at_reference = (workload.ceiling, beta, workload.working_set_bytes)
+    return float(capacity.marginal_ratio(tokens_per_s, value, *at_reference, rent))
 
 
 def _best_bytes(scenario: Scenario, ratio: float, beta: float) -> float:
@@ -580,10 +569,12 @@ def capacities(scenario: Scenario, tail_exponents: Sequence[float] | None = None
                 rent = _rent(scenario, byte_prices, tier)
                 ratio = _ratio(scenario, share * values[band], rent, beta)
                 best = _best_bytes(scenario, ratio, beta)
-                at = {"tier": tier, "use": use, "beta": beta, "band": band}
-                rows.append(_row("marginal_ratio", ratio, **at))
-                rows.append(_row("break_even_bytes", best, **at))
-                rows.append(_row("worth_buying_bytes", min(best, workload.working_set_bytes), **at))
+                rows += _rows(
+                    {"tier": tier, "use": use, "beta": beta, "band": band},
+                    marginal_ratio=ratio,
+                    break_even_bytes=best,
+                    worth_buying_bytes=min(best, workload.working_set_bytes),
+                )
     return rows
 
 
@@ -598,10 +589,10 @@ def readings(scenario: Scenario) -> Rows:
             if rent is None:
                 continue
             at = {"tier": tier, "reading": reading}
-            rows.append(_row("reading_rent_usd_per_byte_s", rent, **at))
+            rows += _rows(at, reading_rent_usd_per_byte_s=rent)
             if workload.working_set_bytes is not None:
                 ratio = _ratio(scenario, _use(scenario, tier)[1] * value, rent, beta)
-                rows.append(_row("reading_marginal_ratio", ratio, **at))
+                rows += _rows(at, reading_marginal_ratio=ratio)
     return rows
 
 
@@ -626,7 +617,7 @@ def intervals(scenario: Scenario) -> Rows:
         for loading, usd in (("free", 0.0), ("gpu waits", waits)):
             interval = capacity.break_even_interval(recomputed, usd, rent, held)
             at = {"tier": tier, "tokens": prefix, "loading": loading}
-            rows.append(_row("break_even_interval_s", interval, **at))
+            rows += _rows(at, break_even_interval_s=interval)
     return rows
 
 
@@ -642,16 +633,16 @@ def blocks(scenario: Scenario) -> Rows:
     if not block_bytes:
         return []
     tokens_per_s = workload.requests_per_s * workload.prompt_tokens
-    rows = [_row("block_bytes", block_bytes)]
+    rows = _rows({}, block_bytes=block_bytes)
     for tier, part in scenario.hardware.tiers.items():
-        rows.append(_row("capacity_blocks", part.capacity_bytes / block_bytes, tier=tier))
+        rows += _rows({"tier": tier}, capacity_blocks=part.capacity_bytes / block_bytes)
     for tier in priced_tiers(scenario):
         for band, (gpu, byte_prices) in _bands(scenario).items():
             value = _use(scenario, tier)[1] * _hit_value(scenario, gpu.gpu_usd_per_s)
             rent = cost.cost_rate(_rent(scenario, byte_prices, tier), block_bytes)
             benefit = cost.benefit_rate(tokens_per_s, value, 1.0)
             price = rent / benefit if benefit else math.inf
-            rows.append(_row("price_per_block", price, tier=tier, band=band))
+            rows += _rows({"tier": tier, "band": band}, price_per_block=price)
     return rows
 
 
@@ -672,28 +663,21 @@ def intervals_by_model(
             prefill_s = table.prefill_time(tokens)
             usd = cost.recompute_cost(prefill_s, table.gpus, scenario.prices.gpu_usd_per_s)
             at = {"model": _short(model), "tokens": tokens}
-            rows.append(_row("prefill_time_s", prefill_s, "tabulated", **at))
+            rows += _rows(at, "tabulated", prefill_time_s=prefill_s)
             for element in elements:
                 held = _kv_bytes(model, tokens, element, scenario.serving.window_cache)
                 for tier, rent in rents.items():
                     if rent:
                         interval = capacity.break_even_interval(usd, 0.0, rent, held)
                         at_tier = {**at, "element": element, "tier": tier}
-                        rows.append(_row("break_even_interval_s", interval, **at_tier))
+                        rows += _rows(at_tier, break_even_interval_s=interval)
     return rows
 
 
 def everything(scenario: Scenario) -> Rows:
     """All that the formulas predict at the scenario's own point."""
-    return [
-        *sizes(scenario),
-        *gigabyte_chart(scenario),
-        *recoveries(scenario),
-        *crossovers(scenario),
-        *loads(scenario),
-        *slacks(scenario),
-        *costs(scenario),
-        *readings(scenario),
-        *capacities(scenario),
-        *intervals(scenario),
-    ]
+    parts = (
+        sizes, gigabyte_chart, recoveries, crossovers, loads, slacks, costs, readings, capacities,
+        intervals,
+    )  # fmt: skip
+    return [row for part in parts for row in part(scenario)]

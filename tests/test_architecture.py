@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "scenario": {"data", "errors", "models", "units"},
     "latency": {"data", "errors"},
     "results": {"data"},
-    "evaluate": {"errors", "formulas", "latency", "models", "scenario"},
+    "evaluate": {"errors", "formulas", "latency", "models", "results", "scenario"},
     "published": {"data", "errors", "formulas", "models", "results", "scenario"},
     "parallel": {"errors"},
     "redact": set(),
