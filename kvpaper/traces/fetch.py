@@ -27,45 +27,10 @@ class PublicFile(NamedTuple):
     sha256: str
 
 
-_HOST = "https://raw.githubusercontent.com"
-
-
-def _mooncake(name: str, commit: str, checksum: str) -> tuple[PublicFile, ...]:
-    url = f"{_HOST}/kvcache-ai/Mooncake/{commit}/FAST25-release/traces/{name}_trace.jsonl"
-    return (PublicFile(url, f"mooncake_{name}.jsonl", checksum),)
-
-
-def _ragpulse(commit: str, checksums: dict[str, str]) -> tuple[PublicFile, ...]:
-    folder = f"{_HOST}/flashserve/RAGPulse/{commit}/data"
-    return tuple(
-        PublicFile(f"{folder}/{name}.jsonl", f"ragpulse/{name}.jsonl", checksum)
-        for name, checksum in checksums.items()
-    )
-
-
-TRACES: dict[str, tuple[PublicFile, ...]] = {
-    "mooncake_conversation": _mooncake(
-        "conversation",
-        "a2a4b18ac537fd798d50e6e9f57031ce86419a37",
-        "b8cbb061a85206d729d91cdc2981f43c9e0d99209dce588d3af5f7934408b9df",
-    ),
-    "mooncake_synthetic": _mooncake(
-        "synthetic",
-        "3cca71daccf2a7afb8fe3f0295358f70e3a69fdb",
-        "bd070915a98fc0ed264d7cfef2ce746002eb3076a695ec31ba2674c0111ec131",
-    ),
-    "ragpulse": _ragpulse(
-        "99a62769a91d5ebd17a2d4ddbbc88c1d16edc0e8",
-        {
-            "0_trace": "cd371571bef3320907147f8901729e37f412aafb067ec8eb153e2828e1801e65",
-            "1_sys_prompt": "e7bf9bc66493629fa279d67ffb9d6a44e4ec3a7ac60549f5c679319c54564f6d",
-            "2_passages": "8575941cab2eb1cae25e589b7fab3ccb6affc3809e4156b1dc6db40d9e65b891",
-            "3_history": "fdd9b1ca962c2b4d0f48785497007e20aa961442eb93cb1afbe3f23c383ae467",
-            "4_user_input": "5adeff33a44850f5a1c0892aaaf7000114d7ac24821d4238175abb92b77dd12d",
-            "5_web_search": "5e4cba4e2e449eb1a26c1c94aa57a59204f29c8ed0395da03cf0f43b7d75891c",
-        },
-    ),
-}
+TRACES: dict[str, tuple[PublicFile, ...]] = {}
+for _row in data.table("traces.csv"):
+    _file = PublicFile(_row["url"], _row["path"], _row["sha256"])
+    TRACES[_row["trace"]] = (*TRACES.get(_row["trace"], ()), _file)
 
 
 def sha256(path: Path | str) -> str:

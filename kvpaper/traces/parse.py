@@ -138,41 +138,37 @@ def recognise(path: Path, options: Options, strict: bool) -> Part:
         raise InputError(str(path), "an empty file", "a trace")
     if start == b"PAR1":
         return _recognise_parquet(path, options, strict)
-    rows, first, damage = [], None, DamagedError("no lines", "a trace")
+    first, rows = _sniffed(path)
+    container, header = "jsonl", ()
+    if not rows and first[:1] in b"{[":
+        container, rows = "json", _document(path)[:_LINES_SNIFFED]
+    elif not rows:
+        container, header = "csv", _header(first)
+        rows = [dict.fromkeys(header)]
+    found = readers.recognised(rows, options)
+    if found is None:
+        sizes = container == "jsonl" and any(len(r) == 2 and "token_length" in r for r in rows)
+        if not sizes:
+            known = ", ".join(known.name for known in readers.FORMATS)
+            raise InputError(f"{path}:1", f"{first[:60]!r}", f"one of {known}, or --columns")
+        container = "sizes"
+    readers.tokenizer(options.tokenizer)  # refused here, not in a process that parses
+    return Part(path, container, found, options, strict, header=header)
+
+
+def _sniffed(path: Path) -> tuple[bytes, list[dict]]:
+    """The first line that says something, and the objects among the first lines."""
+    first, rows, damage = None, [], DamagedError("no lines", "a trace")
     for line in islice(lines(path), _LINES_SNIFFED):
         if isinstance(line, DamagedError):
             damage = line
-        if isinstance(line, DamagedError) or not line.strip():
-            continue
-        first = first or line.strip()
-        if first.startswith(b"["):
-            break
-        try:
-            row = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
+        elif line.strip():
+            first = first or line.strip()
+            row = None if first.startswith(b"[") else _row(line, ())
+            rows += [row] if isinstance(row, dict) else []
     if first is None:
         raise InputError(str(path), damage.found, damage.expected)
-    part = Part(path, "jsonl", readers.recognised(rows, options), options, strict)
-    if part.format and rows:
-        readers.tokenizer(options.tokenizer)  # refused here, not in a process that parses
-        return part
-    if any(len(row) == 2 and "token_length" in row for row in rows):
-        return replace(part, container="sizes")
-    if not rows:
-        container, header = "json", ()
-        if first[:1] in b"{[":
-            rows = _document(path)[:_LINES_SNIFFED]
-        else:
-            container, header = "csv", _header(first)
-            rows = [dict.fromkeys(header)]
-        found = readers.recognised(rows, options)
-        if found:
-            return replace(part, container=container, format=found, header=header)
-    known = ", ".join(known.name for known in readers.FORMATS)
-    raise InputError(f"{path}:1", f"{first[:60]!r}", f"one of {known}, or --columns")
+    return first, rows
 
 
 def _header(line: bytes) -> tuple[str, ...]:
@@ -189,7 +185,7 @@ def _recognise_parquet(path: Path, options: Options, strict: bool) -> Part:
         schema = pq.read_schema(path)
     saved = saved_header(schema.metadata, path)
     if saved is not None:
-        kind = Format("block trace", bool, readers.generic, *saved)
+        kind = Format("block trace", bool, readers.named_columns, *saved)
         return Part(path, "block trace", kind, options, strict)
     found = readers.recognised([dict.fromkeys(schema.names)], options)
     if found is None:

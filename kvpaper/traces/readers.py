@@ -127,32 +127,56 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
+class Columns(NamedTuple):
+    """Names that a log has for ours; ``scale`` turns its times into seconds, 0 if it has dates."""
+
+    arrival: str
+    scale: float
+    input_tokens: str
+    output_tokens: str | None = None
+    blocks: str | None = None
+    session: str | None = None
+
+
+def by_columns(row: dict, columns: Columns) -> Request:
+    """One request of a row with a value in each column."""
+    arrival, scale, input_tokens, output_tokens, blocks, session = columns
+    if scale:
+        arrival_s = number(row, arrival, MOST_SECONDS / scale) * scale
+    else:
+        arrival_s = date_s(str(row.get(arrival)))
+    return Request(
+        arrival_s,
+        count(row, input_tokens),
+        count(row, output_tokens) if output_tokens else 0,
+        integers(row[blocks]) if blocks else array("q"),
+        _text(row.get(session)) if session else None,
+    )
+
+
+_LENGTHS = ("input_length", "output_length")
+_MOONCAKE = Columns("timestamp", 1e-3, *_LENGTHS, "hash_ids", "session_id")
+_BAILIAN = Columns("timestamp", 1.0, *_LENGTHS, "hash_ids", "chat_id")
+_RAGPULSE = Columns("timestamp", 1.0, *_LENGTHS, None, "session_id")
+_TURN = Columns("t", 1.0, "in", None, "hash_ids")
+_AZURE = Columns("TIMESTAMP", 0.0, "ContextTokens", "GeneratedTokens")
+
+
 def mooncake(row: dict, options: Options) -> list[Request]:
     """Mooncake: milliseconds, global ids of blocks of 512 tokens."""
-    return [
-        Request(
-            number(row, "timestamp", MOST_SECONDS * 1e3) * 1e-3,
-            count(row, "input_length"),
-            count(row, "output_length"),
-            integers(row["hash_ids"]),
-            _text(row.get("session_id")),
-        )
-    ]
+    return [by_columns(row, _MOONCAKE)]
+
+
+def azure(row: dict, options: Options) -> list[Request]:
+    """Azure LLM inference: arrivals and lengths, no identity of prefixes."""
+    return [by_columns(row, _AZURE)]
 
 
 def bailian(row: dict, options: Options) -> list[Request]:
     """Bailian: seconds, global ids of blocks of 16 tokens, chats that continue a parent."""
     parent = row.get("parent_chat_id")
-    return [
-        Request(
-            number(row, "timestamp", MOST_SECONDS),
-            count(row, "input_length"),
-            count(row, "output_length"),
-            integers(row["hash_ids"]),
-            _text(row["chat_id"]),
-            None if parent in (None, -1, "-1", "") else str(parent),
-        )
-    ]
+    known = None if parent in (None, -1, "-1", "") else str(parent)
+    return [by_columns(row, _BAILIAN)._replace(session=_text(row["chat_id"]), parent=known)]
 
 
 def kv_cache_tester(row: dict, options: Options) -> list[Request]:
@@ -161,15 +185,10 @@ def kv_cache_tester(row: dict, options: Options) -> list[Request]:
     turns = row["requests"]
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise DamagedError("requests that are no list of objects", "a list of turns")
-    local = row.get("hash_id_scope", "local") == "local"
+    scope = session if row.get("hash_id_scope", "local") == "local" else None
     return [
-        Request(
-            number(turn, "t", MOST_SECONDS),
-            count(turn, "in"),
-            count(turn, "out", 0),
-            integers(turn.get("hash_ids")),
-            session,
-            scope=session if local else None,
+        by_columns(turn, _TURN)._replace(
+            output_tokens=count(turn, "out", 0), session=session, scope=scope
         )
         for turn in turns
     ]
@@ -184,24 +203,23 @@ def ragpulse(row: dict, options: Options) -> list[Request]:
     missing = [name for name in RAGPULSE_ORDER if not isinstance(items.get(name), list)]
     if missing:
         raise DamagedError(f"no list {missing[0]!r}", "ids of " + ", ".join(RAGPULSE_ORDER))
-    ids = array("q")
-    for name in RAGPULSE_ORDER:
-        ids.extend(integers(items[name]))
-    return [
-        Request(
-            number(row, "timestamp", MOST_SECONDS),
-            count(row, "input_length"),
-            count(row, "output_length"),
-            ids,
-            _text(row.get("session_id")),
-        )
-    ]
+    ids = integers([item for name in RAGPULSE_ORDER for item in items[name]])
+    return [by_columns(row, _RAGPULSE)._replace(ids=ids)]
 
 
 def ragpulse_sizes(row: dict) -> tuple[int, int]:
     """Id and tokens of an item, from a component table of RAGPulse."""
     key = next(name for name in row if name.endswith("_id"))
     return integers([row[key]])[0], count(row, "token_length")
+
+
+def named_columns(row: dict, options: Options) -> list[Request]:
+    """Any table whose columns the user names."""
+    names = options.columns
+    arrival = next(name for name in names if name.startswith("arrival_"))
+    scale = _SECONDS_PER[arrival.removeprefix("arrival_")]
+    rest = map(names.get, ("input_tokens", "output_tokens", "blocks", "session"))
+    return [by_columns(row, Columns(names[arrival], scale, *rest))]
 
 
 def prompt_text(row: dict, options: Options) -> list[Request]:
@@ -274,31 +292,6 @@ def tokenizer(name: str) -> Callable[[str], Iterable]:
     return lambda text: loaded.encode(text, add_special_tokens=False).ids
 
 
-def azure(row: dict, options: Options) -> list[Request]:
-    """Azure LLM inference: arrivals and lengths, no identity of prefixes."""
-    lengths = count(row, "ContextTokens"), count(row, "GeneratedTokens")
-    return [Request(date_s(str(row.get("TIMESTAMP"))), *lengths, array("q"))]
-
-
-def generic(row: dict, options: Options) -> list[Request]:
-    """Any table whose columns the user names."""
-    columns = options.columns
-    arrival = next(name for name in columns if name.startswith("arrival_"))
-    key, scale = columns[arrival], _SECONDS_PER[arrival.removeprefix("arrival_")]
-    ids = array("q")
-    if "blocks" in columns:
-        ids = integers(row.get(columns["blocks"]))
-    return [
-        Request(
-            number(row, key, MOST_SECONDS / scale) * scale,
-            count(row, columns["input_tokens"]),
-            count(row, columns["output_tokens"]) if "output_tokens" in columns else 0,
-            ids,
-            _text(row.get(columns["session"])) if "session" in columns else None,
-        )
-    ]
-
-
 class Format(NamedTuple):
     """A log format: how a row of it is recognised and read."""
 
@@ -331,7 +324,7 @@ FORMATS = (
     Format("Azure", partial(_has, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")), azure, 0),
     Format("prompt text", _has_prompt, prompt_text, 16),
 )
-GENERIC = Format("named columns", bool, generic, 16)
+GENERIC = Format("named columns", bool, named_columns, 16)
 
 
 def recognised(rows: Iterable[dict], options: Options) -> Format | None:
