@@ -1,12 +1,7 @@
 """How often the diagnosis was right: on labelled logs, with an interval."""
 
-import json
 import math
-import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-
-from kvpaper.diagnose.report import diagnose
 
 _NORMAL_95 = 1.959964
 
@@ -53,35 +48,3 @@ def _right(row: Mapping[str, str]) -> bool:
 def _confident_wrong(row: Mapping[str, str]) -> bool:
     named = row["predicted_class"] != "insufficient"
     return named and not _right(row) and row["confidence"] == "high"
-
-
-def case_rows(folder: Path) -> list[dict[str, str]]:
-    """The answers for a folder of labelled cases, one row a case.
-
-    A case is a JSON file with ``id``, ``source``, ``log``, ``super_class``, ``evidence``,
-    ``evidence_in_log`` and ``ambiguous``. Where the log lacks the deciding line, the right answer
-    is insufficient.
-    """
-    return [
-        _case_row(json.loads(path.read_text("utf-8"))) for path in sorted(folder.glob("*.json"))
-    ]
-
-
-def _case_row(case: Mapping) -> dict[str, str]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "case.log"
-        path.write_text(case["log"], encoding="utf-8")
-        answer = diagnose([path])
-    expected = case["super_class"] if case["evidence_in_log"] else "insufficient"
-    given = case["evidence"]
-    shown = any(given[:40] in e["text"] or e["text"][:40] in given for e in answer["evidence"])
-    return {
-        "case": case["id"],
-        "report": case["source"].partition(" (")[0],
-        "ambiguous": "yes" if case["ambiguous"] else "no",
-        "true_class": expected,
-        "predicted_class": answer["cause"],
-        "kind": answer["kind"],
-        "confidence": answer["confidence"],
-        "evidence_shown": "" if expected == "insufficient" else "yes" if shown else "no",
-    }

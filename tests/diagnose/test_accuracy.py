@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -5,8 +6,11 @@ from scipy.stats import binomtest
 
 from kvpaper import data
 from kvpaper.diagnose import diagnose
-from kvpaper.diagnose.accuracy import case_rows, score, wilson
+from kvpaper.diagnose.accuracy import score, wilson
 from kvpaper.diagnose.signatures import table
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from diagnose_cases import case_rows
 
 CASES = Path(__file__).resolve().parents[2] / "../shared/cases"
 with_cases = pytest.mark.skipif(not CASES.is_dir(), reason="the handed cases are not here")
