@@ -15,24 +15,22 @@ if TYPE_CHECKING:
 
 GIGABYTE = 1e9
 TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "the remote tier"}
-_TIMES = ("ns", "us", "ms", "s", "min", "hour", "day", "year")
 _SPACE = "\N{NO-BREAK SPACE}"
 _WORTH = "worth_buying_bytes"
 _LEAST_BYTES = 1e6
-_SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def _time(seconds: float) -> str:
     if seconds > 1e10:
         return f"more than 300{_SPACE}years"
-    text = units.text(seconds, _TIMES).replace("us", "µs") if seconds else "0 s"
+    text = units.text(seconds, units.TIMES).replace("us", "µs") if seconds else "0 s"
     return text.replace(" ", _SPACE)
 
 
 def _size(count: float) -> str:
     if count < 1:
         return f"less than 1{_SPACE}B" if count else f"0{_SPACE}B"
-    return units.text(count, _SIZES).replace(" ", _SPACE)
+    return units.text(count, units.SIZES).replace(" ", _SPACE)
 
 
 def _listed(parts: list[str]) -> str:

@@ -1,14 +1,13 @@
 """Where the data of this repository lies, in a checkout or beside an installed package."""
 
 import csv
-import difflib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvpaper.errors import InputError
+from kvpaper.errors import InputError, hint
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parent / "data"
@@ -31,10 +30,8 @@ def named(folder: str, name: str, suffix: str = ".yaml") -> Path:
     known = names(folder, suffix)
     if name in known:
         return FOLDER / folder / f"{name}{suffix}"
-    near = difflib.get_close_matches(name.lower(), known, 1, 0.4)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    kind = folder.rstrip("s")
-    raise InputError(kind, f"{name!r}", f"a file or one of {', '.join(known)}{hint}")
+    expected = f"a file or one of {', '.join(known)}{hint(name, known)}"
+    raise InputError(folder.rstrip("s"), f"{name!r}", expected)
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """The one exception that means: the input is at fault, and this is where."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """Bad input, told in one line: where it stands, what was found, what was expected.
@@ -26,3 +29,14 @@ class InputError(ValueError):
     def __reduce__(self):
         # It may be raised in a worker process and travel back.
         return type(self), (self.where, self.found, self.expected)
+
+
+def hint(found: str, known: Iterable[str], most: int = 1) -> str:
+    """What a misspelt name may mean, as the end of a message; nothing where none is near.
+
+    >>> hint("nvem", ["dram", "nvme"])
+    " (did you mean 'nvme'?)"
+    """
+    known = {name.lower(): name for name in reversed([*known])}
+    near = difflib.get_close_matches(found.lower(), reversed(known), most, 0.4)
+    return f" (did you mean {' or '.join(repr(known[name]) for name in near)}?)" if near else ""

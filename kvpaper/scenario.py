@@ -6,9 +6,8 @@ A leaf of the YAML file is a number with its unit, ``64 GB/s``, or, where its so
 """
 
 import datetime
-import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,7 +26,7 @@ from pydantic import ValidationError as PydanticError
 from pydantic_core import PydanticCustomError
 
 from kvpaper import data, models, units
-from kvpaper.errors import InputError
+from kvpaper.errors import InputError, hint
 
 _DATE = re.compile(r"(19|20)\d\d(-(Q[1-4]|(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?))?\Z")
 _LEAF_KEYS = {"value", "low", "high", "source", "as_of"}
@@ -77,38 +76,35 @@ def _quantity(unit: str, example: str, least: float = 0.0, most: float = 1e30) -
     return Annotated[float, BeforeValidator(read), _leaf_schema(example, plain)]
 
 
-def _above_zero(value: float) -> float:
-    if value <= 0:
-        raise _refusal(f"{value:g}", "a value above zero")
-    return value
+def _must(hold: Callable[[float], bool], expected: str) -> AfterValidator:
+    def check(value: float) -> float:
+        if not hold(value):
+            raise _refusal(f"{value:g}", expected)
+        return value
+
+    return AfterValidator(check)
 
 
-def _whole(value: float) -> float:
-    if value != int(value) or value < 1:
-        raise _refusal(f"{value:g}", "a whole number of tokens above zero")
-    return value
-
-
-def _inside_unit_interval(value: float) -> float:
-    if not 0 < value < 1:
-        raise _refusal(f"{value:g}", "a number between 0 and 1, both excluded, such as '0.6'")
-    return value
-
-
-_POSITIVE = AfterValidator(_above_zero)
+_POSITIVE = _must(lambda value: value > 0, "a value above zero")
+_WHOLE = _must(
+    lambda value: value == int(value) and value >= 1, "a whole number of tokens above zero"
+)
+_INSIDE = _must(
+    lambda value: 0 < value < 1, "a number between 0 and 1, both excluded, such as '0.6'"
+)
 Bytes = Annotated[_quantity("B", "1 TiB"), _POSITIVE]
 Rate = Annotated[_quantity("B/s", "64 GB/s"), _POSITIVE]
 FlopRate = Annotated[_quantity("FLOP/s", "580 TFLOP/s"), _POSITIVE]
 Seconds = _quantity("s", "300 ms")
 Duration = Annotated[_quantity("s", "300 ms"), _POSITIVE]
-Tokens = Annotated[_quantity("token", "8000 tokens", most=1e12), AfterValidator(_whole)]
+Tokens = Annotated[_quantity("token", "8000 tokens", most=1e12), _WHOLE]
 PerSecond = _quantity("1/s", "2 /s")
 Power = _quantity("W", "600 W")
 PowerPerByte = _quantity("W/B", "0.08 W/GB")
 Fraction = _quantity("", "0.6", most=1.0)
 Params = _quantity("", "8.0e9", least=1.0, most=1e15)
 Percentile = _quantity("", "90", least=1.0, most=99.99)
-TailExponent = Annotated[_quantity("", "0.6", least=-1e9), AfterValidator(_inside_unit_interval)]
+TailExponent = Annotated[_quantity("", "0.6", least=-1e9), _INSIDE]
 Text = Annotated[str, _leaf_schema("H200-NVL", {"type": "string"})]
 Count = Annotated[int, Field(ge=1), _leaf_schema("1", {"type": "integer", "minimum": 1})]
 Flag = Annotated[bool, _leaf_schema("true", {"type": "boolean"})]
@@ -132,9 +128,8 @@ class _Part(BaseModel):
             raise _refusal(repr(raw), f"a mapping with keys out of {', '.join(known)}")
         for key in raw:
             if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
-                raise _refusal("an unknown key", f"one of {', '.join(known)}{hint}", key)
+                expected = f"one of {', '.join(known)}{hint(str(key), known)}"
+                raise _refusal("an unknown key", expected, key)
         return raw
 
 
@@ -318,10 +313,15 @@ class Scenario:
 
     def where(self, key: str) -> str:
         """``FILE:LINE KEY`` for a message about the value at ``key``, or about its absence."""
-        nearest = key
-        while nearest not in self.lines:
-            nearest = nearest.rpartition(".")[0]
-        return f"{self.file}:{self.lines[nearest]} {key}"
+        return _place(self.file, self.lines, key)
+
+
+def _place(file: Path | str, lines: Mapping[str, int], key: str) -> str:
+    """Where a key stands, or the nearest part around it that is there."""
+    nearest = key
+    while nearest not in lines:
+        nearest = nearest.rpartition(".")[0]
+    return f"{file}:{lines[nearest]} {key}".rstrip()
 
 
 def _compose(file: Path) -> yaml.Node:
@@ -447,11 +447,7 @@ def _input_error(error: PydanticError, tree: _Tree) -> InputError:
     location = [str(part) for part in first["loc"] if part != "[key]"]
     if context.get("key"):
         location.append(context["key"])
-    key = ".".join(location)
-    nearest = key
-    while nearest and nearest not in tree.lines:
-        nearest = nearest.rpartition(".")[0]
-    where = f"{tree.file}:{tree.lines[nearest]} {key}".rstrip()
+    where = _place(tree.file, tree.lines, ".".join(location))
     if first["type"] == "refusal":
         return InputError(where, context["found"], context["expected"])
     if first["type"] == "missing":

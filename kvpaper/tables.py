@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 Rows = Iterable[Mapping[str, Any]] | pandas.DataFrame
 
-_TIMES = ("ns", "us", "ms", "s", "min", "hour", "day", "year")
-_SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _YES_NO = ("within_slack", "on_critical_path")
 _TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remote"}
 _CAPITALS = {"kv": "KV", "ttft": "TTFT"}
@@ -27,10 +25,10 @@ _UNITS = {
     "_usd_per_token": (("USD/token",), "_per_token"),
     "_usd": (("USD",), "_cost"),
     "_bytes_per_token": (("B",), "_bytes_per_token"),
-    "_bytes_per_sequence": (_SIZES, "_bytes_per_sequence"),
-    "bytes": (_SIZES, "bytes"),
+    "_bytes_per_sequence": (units.SIZES, "_bytes_per_sequence"),
+    "bytes": (units.SIZES, "bytes"),
     "_j": (("J", "kJ", "MJ"), ""),
-    "_s": (_TIMES, ""),
+    "_s": (units.TIMES, ""),
     "": (("",), ""),
 }
 

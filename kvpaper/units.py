@@ -5,8 +5,9 @@ as in ``80 GiB``, ``25 GB/s``, ``3.50 USD/hour`` or ``0.12 USD/kWh``.
 Decimal and binary multiples are kept apart: ``GB`` is 1e9 bytes, ``GiB`` is 2**30.
 """
 
-import difflib
 import re
+
+from kvpaper.errors import hint
 
 _SI = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
@@ -14,41 +15,33 @@ _HOUR = 3600.0
 _DAY = 24 * _HOUR
 _YEAR = 365.25 * _DAY
 
-# name -> (factor to the base unit, base unit)
-_UNITS: dict[str, tuple[float, str]] = {
-    **{f"{prefix}B": (factor, "byte") for prefix, factor in (_SI | _BINARY).items()},
-    **{f"{prefix}bit": (factor / 8, "byte") for prefix, factor in _SI.items()},
-    **{f"{prefix}FLOP": (factor, "FLOP") for prefix, factor in _SI.items()},
-    **{f"{prefix}J": (factor, "joule") for prefix, factor in _SI.items()},
-    "byte": (1, "byte"),
-    "bytes": (1, "byte"),
-    "ns": (1e-9, "second"),
-    "us": (1e-6, "second"),
-    "ms": (1e-3, "second"),
-    "s": (1, "second"),
-    "min": (60, "second"),
-    "hour": (_HOUR, "second"),
-    "hours": (_HOUR, "second"),
-    "h": (_HOUR, "second"),
-    "day": (_DAY, "second"),
-    "days": (_DAY, "second"),
-    "month": (_YEAR / 12, "second"),
-    "months": (_YEAR / 12, "second"),
-    "year": (_YEAR, "second"),
-    "years": (_YEAR, "second"),
-    "token": (1, "token"),
-    "tokens": (1, "token"),
-    "USD": (1, "USD"),
+_KINDS = {
+    "byte": {
+        **{f"{prefix}B": factor for prefix, factor in (_SI | _BINARY).items()},
+        **{f"{prefix}bit": factor / 8 for prefix, factor in _SI.items()},
+        **{"byte": 1, "bytes": 1},
+    },
+    "FLOP": {f"{prefix}FLOP": factor for prefix, factor in _SI.items()},
+    "joule": {
+        **{f"{prefix}J": factor for prefix, factor in _SI.items()},
+        **{f"{prefix}Wh": factor * _HOUR for prefix, factor in _SI.items()},
+    },
+    # Power is energy over time, so that W and J meet in one dimension.
+    "joule/second": {f"{prefix}W": factor for prefix, factor in _SI.items()},
+    "second": {
+        **{"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": _HOUR},
+        **{"hour": _HOUR, "day": _DAY, "month": _YEAR / 12, "year": _YEAR},
+        **{"hours": _HOUR, "days": _DAY, "months": _YEAR / 12, "years": _YEAR},
+    },
+    "token": {"token": 1, "tokens": 1},
+    "USD": {"USD": 1},
     # Counts: written where they help the reader, without a dimension of their own.
-    "request": (1, ""),
-    "requests": (1, ""),
-    "GPU": (1, ""),
-    "%": (0.01, ""),
+    "": {"request": 1, "requests": 1, "GPU": 1, "%": 0.01},
 }
-# Power is energy over time, so that W and J meet in one dimension.
-_POWER: dict[str, float] = {f"{prefix}W": factor for prefix, factor in _SI.items()}
-_ENERGY_HOUR: dict[str, float] = {f"{prefix}Wh": factor * _HOUR for prefix, factor in _SI.items()}
-
+# name -> (factor to the base unit, base unit)
+_UNITS = {name: (factor, kind) for kind, units in _KINDS.items() for name, factor in units.items()}
+TIMES = ("ns", "us", "ms", "s", "min", "hour", "day", "year")
+SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _SPELLED = ("hour", "day", "month", "year")
 
 _QUANTITY = re.compile(
@@ -67,23 +60,13 @@ def _unit(text: str) -> tuple[float, dict[str, int]]:
         for name in part.split(" "):
             if name in ("", "*", "1"):
                 continue
-            if name in _UNITS:
-                scale, base = _UNITS[name]
-                dimension = {base: 1} if base else {}
-            elif name in _POWER:
-                scale, dimension = _POWER[name], {"joule": 1, "second": -1}
-            elif name in _ENERGY_HOUR:
-                scale, dimension = _ENERGY_HOUR[name], {"joule": 1}
-            else:
-                known = [*_UNITS, *_POWER, *_ENERGY_HOUR]
-                near = [unit for unit in known if unit.lower() == name.lower()]
-                near = near or difflib.get_close_matches(name, known, 1, 0.5)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
-                raise ValueError(f"unknown unit {name!r}{hint}")
+            if name not in _UNITS:
+                raise ValueError(f"unknown unit {name!r}{hint(name, _UNITS)}")
+            scale, kind = _UNITS[name]
             sign = -1 if position else 1
             factor = factor / scale if position else factor * scale
-            for base, power in dimension.items():
-                powers[base] = powers.get(base, 0) + sign * power
+            for below, base in enumerate(filter(None, kind.split("/"))):
+                powers[base] = powers.get(base, 0) + (-sign if below else sign)
     return factor, {base: power for base, power in powers.items() if power}
 
 

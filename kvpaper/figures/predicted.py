@@ -9,7 +9,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from kvpaper import units
 from kvpaper.figures.style import (
-    BYTE_UNITS,
     DARK_GREY,
     GREY,
     INK,
@@ -247,7 +246,7 @@ def needed_rates(rows: pd.DataFrame, rates: dict[str, float]) -> Figure:
     axes.plot(needed.value, places, "|", color=INK, markersize=12, markeredgewidth=2)
     for place, value in zip(places, needed.value, strict=True):
         axes.annotate(
-            f"{units.text(value, BYTE_UNITS)}/s",
+            f"{units.text(value, units.SIZES)}/s",
             (value, place),
             (6, 0),
             textcoords="offset points",

@@ -20,8 +20,6 @@ TIER_NAMES = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remo
 TIER_COLOURS = {"hbm": "#D55E00", "dram": "#0072B2", "nvme": "#009E73", "remote": "#CC79A7"}
 POOL_NAMES = {"one": "one pool", "disaggregated": "disaggregated"}
 INK, DARK_GREY, GREY = "#222222", "#555555", "#aaaaaa"
-_TIME_UNITS = ("us", "ms", "s", "min", "hour", "day", "year")
-BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def panels(height: float = 3.6, **grid):
@@ -58,7 +56,7 @@ def nothing(why: str) -> Figure:
 
 
 def time(seconds: float) -> str:
-    return units.text(seconds, _TIME_UNITS).replace("us", "µs") if seconds else "0"
+    return units.text(seconds, units.TIMES[1:]).replace("us", "µs") if seconds else "0"
 
 
 def _label(axis, text) -> None:
@@ -71,11 +69,11 @@ def as_time(axis) -> None:
 
 
 def as_bytes(axis) -> None:
-    _label(axis, lambda value: units.text(value, BYTE_UNITS))
+    _label(axis, lambda value: units.text(value, units.SIZES))
 
 
 def as_rate(axis) -> None:
-    _label(axis, lambda value: f"{units.text(value, BYTE_UNITS)}/s")
+    _label(axis, lambda value: f"{units.text(value, units.SIZES)}/s")
 
 
 def as_tokens(axis) -> None:

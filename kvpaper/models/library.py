@@ -1,6 +1,5 @@
 """Models by their names, or from files."""
 
-import difflib
 import json
 import math
 import re
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 
 from kvpaper import data
-from kvpaper.errors import InputError
+from kvpaper.errors import InputError, hint
 from kvpaper.models.architecture import Model, from_config, quantized_kv
 
 
@@ -41,9 +40,8 @@ def load(name_or_path: str) -> Model:
     for file in shipped.values() if "/" in wanted else ():
         if str(_mapping(file).get("hf_id")).lower() == wanted:
             return _described(file)
-    near = difflib.get_close_matches(wanted.rpartition("/")[2], shipped, 3, 0.4)
-    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-    expected = f"the path of a config.json, or one of {', '.join(shipped)}{hint}"
+    near = hint(wanted.rpartition("/")[2], shipped, 3)
+    expected = f"the path of a config.json, or one of {', '.join(shipped)}{near}"
     raise InputError("model", repr(name_or_path), expected)
 
 

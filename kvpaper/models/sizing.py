@@ -156,4 +156,4 @@ def render(answer: dict[str, Any]) -> str:
 
 
 def _size(count: float) -> str:
-    return f"{units.text(count, ('B', 'kB', 'MB', 'GB', 'TB', 'PB'))} ({count:,} B)"
+    return f"{units.text(count, units.SIZES)} ({count:,} B)"
