@@ -1,14 +1,14 @@
 """The command line. Thin: it reads arguments, calls one function, prints what it returns."""
 
 import argparse
-import difflib
 import json
 import os
 import re
 import sys
 from typing import Any, NoReturn
 
-from kvpaper.errors import InputError
+from kvpaper.errors import InputError, hint
+from kvpaper.lab import command as lab
 from kvpaper.reuse import command
 
 # Each handler imports what it needs, so that --help stays fast.
@@ -53,6 +53,10 @@ def _reuse(arguments: argparse.Namespace) -> int:
     return command.run(arguments)
 
 
+def _measure(arguments: argparse.Namespace) -> int:
+    return lab.run(arguments)
+
+
 def _schema(arguments: argparse.Namespace) -> int:
     from kvpaper import scenario
 
@@ -77,8 +81,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if found:
-            near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)
-            message = f"found {found[1]!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
+            near = hint(found[1], re.findall(r"[\w-]+", found[2]))
+            message = f"found {found[1]!r}{near}"
         usage = " ".join(self.format_usage().removeprefix("usage: ").split())
         self.exit(2, f"{self.prog}: {message}; expected {usage}\n")
 
@@ -119,6 +123,10 @@ def _parser() -> argparse.ArgumentParser:
     diagnose.add_argument("logs", nargs="+", metavar="LOG", help="files, folders or -")
     diagnose.add_argument("--json", action="store_true")
     diagnose.set_defaults(run=_diagnose)
+
+    measure = commands.add_parser("measure", help="run an instrument of the lab, check its records")
+    lab.add_arguments(measure)
+    measure.set_defaults(run=_measure)
 
     schema = commands.add_parser("schema", help="JSON Schema of a scenario, for editors")
     schema.set_defaults(run=_schema)

@@ -1,16 +1,190 @@
-"""Records of measurements in ``data/measured``: one JSON file each, added and never changed."""
+"""Records of measurements in ``data/measured``: one JSON file each, added and never changed.
 
+A record tells what was measured with which instrument, parameters, machine and software, keeps the
+raw values with the warm-ups apart, and how it ended. Its JSON Schema comes from the value objects.
+"""
+
+import hashlib
 import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from kvpaper import data
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvpaper import data, units
 from kvpaper.errors import InputError
 
 FOLDER = data.FOLDER / "measured"
+SCHEMA_VERSION = 1
+SCHEMA_FILE = "schema.json"
+
+Number = int | float
+Text = dict[str, Any]
 
 
-def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+
+class Row(_Part):
+    """Raw values of one quantity at one point; further keys are its coordinates."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
+    quantity: str = Field(min_length=1, description="name with its unit as suffix")
+    unit: str = Field(description="a base unit, such as s, bytes or tokens; empty for a number")
+    kind: Literal["measured"]
+    warmups: list[Number] = Field(description="values that do not count, in the order taken")
+    values: list[Number] = Field(min_length=1, description="in the order taken")
+
+
+class Line(_Part):
+    """A line of a log, and the process that wrote it."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    file: str
+    line: int
+    process: str
+    text: str
+
+
+class Cause(_Part):
+    """Why a run did not complete, as ``kvpaper diagnose`` tells it."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    cause: str
+    kind: str
+    confidence: str
+    evidence: list[Line]
+
+
+class Log(_Part):
+    """A log of the run folder, which is not part of the record."""
+
+    name: str
+    bytes: int
+    left_out_bytes: int = Field(description="read and not kept, as the log is bounded")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    error: str = Field(description="why not all of it could be written; else empty")
+
+
+class Ended(_Part):
+    """A process of the run and how it ended; null where the system did not tell."""
+
+    name: str
+    log: str = Field(description="of which started command it was a part")
+    exit_code: int | None
+    signal: str | None
+    asked: bool = Field(description="whether it had been asked to stop")
+    peak_rss_bytes: int
+
+
+class Record(_Part):
+    """One measurement, or one attempt at it."""
+
+    schema_version: Literal[1]
+    instrument: str = Field(pattern="^[a-z][a-z_]*$")
+    started_at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
+    duration_s: float | None
+    parameters: Text
+    parameters_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    machine: Text
+    software: Text
+    command: list[str] = Field(description="as given to the shell")
+    commands: dict[str, list[str]] = Field(description="what was started, by name")
+    run: str = Field(description="name of the run folder")
+    rows: list[Row]
+    logs: list[Log]
+    processes: list[Ended]
+    memory: dict[str, int] = Field(description="peak of the tree in bytes, and events counted")
+    outcome: Literal["completed", "failed", "timed out", "interrupted"]
+    cause: Cause | None
+
+
+def schema() -> Text:
+    """JSON Schema of a record, generated from the value objects."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kvpaper record of a measurement",
+        **Record.model_json_schema(),
+    }
+
+
+def row(
+    quantity: str,
+    unit: str,
+    values: Iterable[Number],
+    warmups: Iterable[Number] = (),
+    **coordinates: Any,
+) -> Text:
+    """A row of a record.
+
+    Parameters
+    ----------
+    quantity : str
+        Name with its unit as suffix, such as ``ttft_s``.
+    unit : str
+        Base unit: ``s``, ``bytes``, ``bytes/s``, ``tokens``; ``""`` for a number without one.
+    values, warmups : iterable of numbers
+        Raw values in the order taken.
+    coordinates
+        What tells this row from others, such as ``tier="dram"`` or ``prompt_tokens=1024``.
+    """
+    taken = {"warmups": list(warmups), "values": list(values)}
+    return {"quantity": quantity, "unit": unit, "kind": "measured", **coordinates, **taken}
+
+
+def parameters_sha256(parameters: Mapping[str, Any]) -> str:
+    """Checksum of the parameters, whatever the order of their names."""
+    text = json.dumps(parameters, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write(record: Text, folder: Path = FOLDER) -> Path:
+    """Add a record: whole or not at all, and never over another.
+
+    The name is instrument, start and the beginning of the parameters' checksum.
+
+    Raises
+    ------
+    InputError
+        If it is no valid record.
+    FileExistsError
+        If this record is there already.
+    OSError
+        If the folder cannot take it.
+    """
+    problems = list(_problems(record))
+    if problems:
+        raise InputError("record", problems[0], "a valid record")
+    folder.mkdir(parents=True, exist_ok=True)
+    started = record["started_at"].replace(":", "").replace("-", "").replace(".", "")
+    name = f"{record['instrument']}-{started}-{record['parameters_sha256'][:8]}.json"
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", encoding="utf-8") as file:
+        file.write(_text(record))
+        file.flush()
+        os.fsync(file.fileno())
+        os.chmod(file.name, 0o644)
+        os.link(file.name, folder / name)  # fails where a file of this name is
+    return folder / name
+
+
+def _text(record: Text) -> str:
+    """One line for each key and each row, so that a diff can be read."""
+    parts = []
+    for name, value in record.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            inside = ",\n  ".join(json.dumps(one, allow_nan=False) for one in value)
+            parts.append(f" {json.dumps(name)}: [\n  {inside}\n ]")
+        else:
+            parts.append(f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def records(folder: Path = FOLDER) -> list[Text]:
     """Every record, in the order of the file names.
 
     Raises
@@ -18,18 +192,76 @@ def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
     InputError
         If a file is no JSON object.
     """
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(str(path), f"broken JSON ({error})", "a record") from None
-        if not isinstance(record, dict):
-            raise InputError(str(path), type(record).__name__, "a record, one JSON object")
-        found.append(record)
-    return found
+    return [_read(path) for path in _files(folder)]
 
 
 def wanted() -> list[dict[str, str]]:
     """What is to be measured: the instrument, the formula that it tests, how it is reported."""
     return data.table("measured/wanted.csv")
+
+
+def check(folder: Path = FOLDER) -> tuple[int, list[str]]:
+    """How many records a folder has, and what is wrong with them, one line each."""
+    found = []
+    for path in _files(folder):
+        try:
+            record = _read(path)
+        except InputError as error:
+            found.append(str(error))
+            continue
+        found += [f"{path.name}: {problem}" for problem in _problems(record, committed=True)]
+        if not path.name.startswith(f"{record.get('instrument')}-"):
+            found.append(f"{path.name}: a name that is not its instrument's")
+    return len(_files(folder)), found
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.json") if path.name != SCHEMA_FILE)
+
+
+def _read(path: Path) -> Text:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(str(path), f"broken JSON ({error})", "a record") from None
+    if not isinstance(record, dict):
+        raise InputError(str(path), type(record).__name__, "a record, one JSON object")
+    return record
+
+
+def _problems(record: Text, committed: bool = False) -> Iterable[str]:
+    """What is wrong with a record; of a committed one more is asked."""
+    try:
+        Record.model_validate(record)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        yield f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return
+    if record["parameters_sha256"] != parameters_sha256(record["parameters"]):
+        yield "parameters_sha256: not that of the parameters"
+    if record["outcome"] == "completed" and not record["rows"]:
+        yield "rows: a completed record without values"
+    if record["outcome"] != "completed" and not record["cause"]:
+        yield f"cause: none, and the outcome is {record['outcome']}"
+    for number, one in enumerate(record["rows"]):
+        yield from (f"rows.{number}: {problem}" for problem in _row_problems(one))
+    if committed and record["commands"]:
+        engine = record["software"].get("engine", {})
+        if "vllm" not in engine.get("packages", {}) and "image" not in engine:
+            yield "software.engine: no version of the engine"
+        if not record["logs"]:
+            yield "logs: no log of what was started"
+
+
+def _row_problems(one: Text) -> Iterable[str]:
+    try:
+        units.dimension(one["unit"])
+        if units.per(1.0, one["unit"]) != 1.0:
+            yield f"unit: {one['unit']!r} is no base unit"
+    except ValueError as error:
+        yield f"unit: {error}"
+    for name, value in one.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{name}: {value} is no number"
+        if name not in ("warmups", "values") and isinstance(value, dict | list):
+            yield f"{name}: a coordinate is text or one number"

@@ -1,0 +1,549 @@
+"""The harness: starts commands, captures everything, and leaves a run folder and a record.
+
+Use it as a context. How its block ends decides the outcome of the record::
+
+    with Run("canary", {"model": "tiny"}, python=".engine/bin/python") as run:
+        engine = run.start("engine", command, {"OMP_NUM_THREADS": "2"})
+        run.wait_until(lambda: healthy(port), 300, "the engine to answer")
+        run.add("ttft_s", "s", [0.21, 0.20], warmups=[0.9], prompt_tokens=1024)
+    print(run.record["outcome"], run.record_path)
+
+`Stopped` ends the block and not the program: the record tells why, and the next run can begin.
+Whatever else ends the block (Ctrl-C, SIGTERM, a fault) leaves a record too and goes on upwards.
+"""
+
+import fcntl
+import json
+import os
+import resource
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kvpaper import diagnose
+from kvpaper.errors import InputError
+from kvpaper.lab import machine, processes, records
+from kvpaper.lab.logs import BoundedLog, summary
+from kvpaper.lab.watch import Started, Watch
+from kvpaper.redact import redact, redact_environment, secret_values
+
+RUNS = Path("runs")
+_STATE, _LOCK = "run.json", "run.lock"
+_GRACE_S = 5.0  # between a child's death and ours, so that its parent can tell its own story
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORMAT = "%(asctime)s pid=%(process)d proc=%(processName)s %(levelname)s %(name)s:%(lineno)d "
+Answer = TypeVar("Answer")
+
+
+class Stopped(Exception):
+    """A run that cannot go on.
+
+    Parameters
+    ----------
+    why : str
+        One line that the record keeps.
+    outcome : str
+        ``failed`` or ``timed out``.
+    cause, kind : str
+        Where the harness itself knows the cause, as ``degraded``; by default the logs are asked.
+    """
+
+    def __init__(self, why: str, outcome: str = "failed", cause: str = "", kind: str = "") -> None:
+        self.why, self.outcome, self.cause, self.kind = why, outcome, cause, kind
+        super().__init__(why)
+
+
+class Run:
+    """One run of an instrument: its folder, its processes, its rows, its record.
+
+    Parameters
+    ----------
+    instrument : str
+        Such as ``canary``.
+    parameters : mapping
+        All that the run depends on, as plain JSON.
+    python, image : str, optional
+        The engine's interpreter or its container image by digest, for the versions.
+    disk : Path
+        Folder whose disk the record describes.
+    runs, folder : Path
+        Where run folders and records go.
+
+    Attributes
+    ----------
+    path : Path
+        The run folder.
+    record, record_path : dict and Path
+        Once the block has ended.
+    """
+
+    def __init__(
+        self,
+        instrument: str,
+        parameters: Mapping[str, Any],
+        *,
+        python: str | None = None,
+        image: str | None = None,
+        disk: Path = Path(),
+        runs: Path = RUNS,
+        folder: Path = records.FOLDER,
+    ) -> None:
+        parameters = machine.public(json.loads(json.dumps(parameters, allow_nan=False)))
+        checksum = records.parameters_sha256(parameters)
+        now = datetime.now(UTC)
+        self.path = runs / f"{instrument}-{now:%Y%m%dT%H%M%S%f}-{checksum[:8]}"
+        self.folder, self._marker = folder, secrets.token_hex(16)
+        self._secrets = secret_values(os.environ)
+        self.record: dict[str, Any] = {
+            "schema_version": records.SCHEMA_VERSION,
+            "instrument": instrument,
+            "started_at": f"{now:%Y-%m-%dT%H:%M:%S.%fZ}",
+            "duration_s": None,
+            "parameters": parameters,
+            "parameters_sha256": checksum,
+            "machine": machine.describe(disk),
+            "software": machine.software(python, image),
+            "command": [Path(sys.argv[0]).name, *self._clean(sys.argv[1:])],
+            "commands": {},
+            "run": self.path.name,
+            "rows": [],
+            "logs": [],
+            "processes": [],
+            "memory": {},
+            "outcome": "interrupted",
+            "cause": None,
+        }
+        self.record_path: Path | None = None
+
+    def __enter__(self) -> "Run":
+        end_orphans(self.path.parent, self.folder)
+        self.path.mkdir(parents=True)
+        self._begin, self._events = time.monotonic(), machine.memory_events()
+        # Held until this process is gone, however it goes: by that a later run tells what is left.
+        self._lock = (self.path / _LOCK).open("x", encoding="utf-8")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._write_state()
+        self._log = BoundedLog(self.path / "harness.log", self._secrets)
+        self._watch = Watch(self._marker, lambda one: self._append("processes.jsonl", one))
+        self._handlers, self._starting, self._signalled = {}, False, 0
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {n: signal.signal(n, self._interrupt) for n in _SIGNALS}
+        return self
+
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Started:
+        """Start a command in a session of its own, both streams and its log records captured.
+
+        Parameters
+        ----------
+        name : str
+            Of its log, ``NAME.log``.
+        command : sequence of str
+        environment : mapping, optional
+            Added to that of this process.
+
+        Raises
+        ------
+        Stopped
+            If the command cannot be started.
+        """
+        processes.become_subreaper()
+        self._starting = True  # a signal now would lose sight of the new process
+        try:
+            return self._start(name, command, environment or {})
+        finally:
+            self._starting = False
+            if self._signalled:
+                self._interrupt(self._signalled, None)
+
+    def _start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Started:
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        channel.bind(f"\0kvpaper-{self._marker}-{name}")
+        logging = json.dumps(_logging(channel.getsockname()), indent=1)
+        (self.path / f"{name}.logging.json").write_text(logging, encoding="utf-8")
+        whole = {**os.environ, **self.variables(name), **environment}
+        self._keep_json(f"{name}.environment.json", redact_environment(whole))
+        self.record["commands"][name] = self._clean(command)
+        self._write_state()
+        log = BoundedLog(self.path / f"{name}.log", {*self._secrets, *secret_values(whole)})
+        stream, end = os.pipe()
+        with suppress(OSError):
+            fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
+        try:
+            # One pipe for both streams keeps their order.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=end,
+                stderr=end,
+                env=whole,
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(stream)
+            channel.close()
+            log.close()
+            raise Stopped(f"{name} did not start: {error.strerror}: {command[0]}") from None
+        finally:
+            os.close(end)
+        with suppress(OSError, ValueError):  # a core file would hold what the log must not
+            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+        started = Started(name, process, log)
+        self._watch.add(started, stream, channel)
+        self.say(f"{name} started")
+        return started
+
+    def variables(self, name: str = "") -> dict[str, str]:
+        """What the harness puts into the environment of a command."""
+        return {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            "SPT_NOENV": "1",  # a process that renames itself must not wipe its marker
+            "VLLM_LOGGING_CONFIG_PATH": str((self.path / f"{name}.logging.json").resolve()),
+            processes.MARKER: f"{self._marker}:{name}",
+        }
+
+    def check(self) -> None:
+        """See whether what was started still runs.
+
+        Raises
+        ------
+        Stopped
+            If a command ended, or a signal ended a process of its tree.
+        """
+        for part in self._watch.parts.values():
+            if part.exit_code is not None and not part.stopping:
+                raise Stopped(f"{part.name} ended with exit code {part.exit_code}")
+        if self._watch.crash:
+            pid, one, when = self._watch.crash
+            if time.monotonic() - when > _GRACE_S:
+                raise Stopped(f"{one.name} (pid {pid}) of {one.part} was ended by {one.signal}")
+        for log in (self._log, *(part.log for part in self._watch.parts.values())):
+            if log.error:
+                raise Stopped(f"{log.path.name} cannot be written: {log.error}")
+
+    def wait_until(self, ready: Callable[[], bool], deadline_s: float, what: str) -> None:
+        """Ask until it is so.
+
+        Raises
+        ------
+        Stopped
+            When the deadline is over, or by `check`.
+        """
+        end = time.monotonic() + deadline_s
+        while not ready():
+            self.check()
+            if time.monotonic() > end:
+                raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
+            time.sleep(0.1)
+
+    def guarded(self, ask: Callable[[], Answer], deadline_s: float, what: str) -> Answer:
+        """Call a function that may block, such as a request, in a thread, and wait for its answer.
+
+        Raises
+        ------
+        Stopped
+            When the deadline is over, by `check`, or on an ``OSError`` of the function.
+        """
+        box: list[Any] = []
+
+        def call() -> None:
+            try:
+                box.append((ask(), None))
+            except BaseException as error:
+                box.append((None, error))
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        end = time.monotonic() + deadline_s
+        while not box:
+            thread.join(0.2)
+            self.check()
+            if time.monotonic() > end and not box:
+                raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
+        answer, error = box[0]
+        if isinstance(error, OSError):
+            with suppress(Stopped):
+                self.wait_until(lambda: False, _GRACE_S + 1, "")
+            self.check()
+            raise Stopped(f"{what}: {type(error).__name__}: {error}")
+        if error:
+            raise error
+        return answer
+
+    def add(
+        self,
+        quantity: str,
+        unit: str,
+        values: Iterable[float],
+        warmups: Iterable[float] = (),
+        **coordinates: Any,
+    ) -> None:
+        """Add a row to the record, see `records.row`; it survives whatever comes."""
+        row = records.row(quantity, unit, values, warmups, **coordinates)
+        self.record["rows"].append(row)
+        self._append("rows.jsonl", row)
+
+    def keep(self, name: str, text: str) -> None:
+        """Keep a text in the run folder, redacted."""
+        with suppress(OSError):
+            (self.path / name).write_text(redact(text, self._secrets), encoding="utf-8")
+
+    def say(self, text: str) -> None:
+        """Tell progress: to standard error and to the log of the harness."""
+        print(f"{self.record['instrument']}: {text}", file=sys.stderr, flush=True)
+        self._note(f"INFO kvpaper.lab:0 {text}")
+
+    def stop(self, started: Started, deadline_s: float = 40) -> None:
+        """Ask a command to stop, then end what is left of its tree; return when all is gone."""
+        started.stopping = True
+        self._end(started.name, (signal.SIGINT, signal.SIGTERM), deadline_s)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        for number in self._handlers:
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            self._finish(error)
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            self._lock.close()
+        return isinstance(error, Stopped)
+
+    def _finish(self, error: BaseException | None) -> None:
+        outcome, why = _outcome(error)
+        crash = self._watch.crash
+        if crash:
+            pid, one, _ = crash
+            self._note(
+                f"ERROR kvpaper.lab:0 ended by a signal, exit code {one.exit_code}", pid, one.name
+            )
+        if outcome == "timed out":
+            # Python tells by faulthandler where each of its threads waits.
+            self._end(None, (signal.SIGABRT,), 3)
+        patience_s = 40 if outcome == "completed" else 5
+        self._end(None, (signal.SIGINT, signal.SIGTERM), patience_s)
+        self._watch.finish()
+        if why:
+            self.say(f"{outcome}: {why}")
+        now = machine.memory_events()
+        events = {name: now[name] - before for name, before in self._events.items() if name in now}
+        if events.get("machine_oom_kill") or events.get("cgroup_oom_kill"):
+            self._note("ERROR kvpaper.lab:0 oom_kill event while the run went on")
+        logs = [self._log, *(part.log for part in self._watch.parts.values())]
+        self.record |= {
+            "duration_s": time.monotonic() - self._begin,
+            "logs": [log.close() for log in logs],
+            "processes": [one.summary() for one in self._watch.seen.values()],
+            "memory": {"peak_rss_bytes": self._watch.peak_rss_bytes, **events},
+            "outcome": outcome,
+        }
+        unwritten = [log for log in self.record["logs"] if log["error"]]
+        if outcome == "completed" and unwritten:
+            outcome, why = "failed", f"{unwritten[0]['name']}: {unwritten[0]['error']}"
+            self.record["outcome"] = outcome
+        if outcome != "completed":
+            known = (error.cause, error.kind) if isinstance(error, Stopped) else ("", "")
+            self.record["cause"] = _cause(self.path, outcome, why, *known)
+        self.record_path = _write(self.record, self.path, self.folder)
+        print(f"{self.record['instrument']}: {outcome}; record {self.record_path}", file=sys.stderr)
+
+    def _end(self, part: str | None, asking: tuple[int, ...], deadline_s: float) -> None:
+        """Ask the started processes by each signal in turn, then kill what is left of the trees."""
+        chosen = [one for name, one in self._watch.parts.items() if part in (None, name)]
+        if not chosen:
+            return
+        for one in chosen:
+            one.stopping = True
+        for number in asking:
+            for one in chosen:
+                if one.exit_code is None:
+                    with suppress(OSError):
+                        os.kill(one.process.pid, number)
+            if self._gone(part, deadline_s / len(asking)):
+                return
+        for _ in range(20):
+            for identity in self._watch.alive(part):
+                processes.send(identity, signal.SIGKILL)
+            self._watch.sample()
+            if self._gone(part, 0.5):
+                return
+        self._note("ERROR kvpaper.lab:0 a process cannot be killed")
+
+    def _gone(self, part: str | None, deadline_s: float) -> bool:
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            if not self._watch.alive(part):
+                self._watch.sample()
+                if not self._watch.alive(part):
+                    return True
+            time.sleep(0.05)
+        return False
+
+    def _note(self, text: str, pid: int | None = None, name: str = "harness") -> None:
+        stamp = f"{datetime.now():%Y-%m-%d %H:%M:%S,%f}"[:-3]
+        line = f"{stamp} pid={pid or os.getpid()} proc={name.replace(' ', '_')} {text}"
+        self._log.record(line.encode("utf-8", "replace"))
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        with suppress(OSError), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _keep_json(self, name: str, value: Any) -> None:
+        self.keep(name, json.dumps(value, indent=1) + "\n")
+
+    def _clean(self, command: Iterable[str]) -> list[str]:
+        """A command line without secrets, whether ``--name=value`` or ``--name value``."""
+        shown: list[str] = []
+        before = ""
+        for word in map(str, command):
+            pair = redact(f"{before} {word}", self._secrets)
+            shown.append(pair.removeprefix(f"{before} "))
+            before = word if word.startswith("-") and "=" not in word else ""
+        return shown
+
+    def _write_state(self) -> None:
+        state = {"marker": self._marker, "boot": processes.boot(), "record": self.record}
+        temporary = self.path / f"{_STATE}.tmp"
+        temporary.write_text(json.dumps(state), encoding="utf-8")
+        temporary.replace(self.path / _STATE)
+
+    def _interrupt(self, number: int, _: Any) -> None:
+        self._signalled = number
+        if not self._starting:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def _logging(address: bytes) -> dict[str, Any]:
+    """Logging of a child: each record as one datagram of text to the harness."""
+    handler = {
+        "class": "logging.handlers.SysLogHandler",
+        "address": address.decode(),
+        "socktype": int(socket.SOCK_DGRAM),
+        "formatter": "line",
+    }
+    ours = {"handlers": ["harness"], "level": "INFO", "propagate": False}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"format": _FORMAT + "%(message)s"}},
+        "handlers": {"harness": handler},
+        "loggers": {"vllm": ours, "lmcache": ours},
+        "root": {"handlers": ["harness"], "level": "WARNING"},
+    }
+
+
+def _outcome(error: BaseException | None) -> tuple[str, str]:
+    if error is None:
+        return "completed", ""
+    if isinstance(error, Stopped):
+        return error.outcome, error.why
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+        return "interrupted", "a signal asked to stop"
+    return "failed", f"{type(error).__name__}: {error}"
+
+
+_KINDS = {"failed": "died_after_start", "timed out": "hang", "interrupted": "interrupted"}
+
+
+def _cause(path: Path, outcome: str, why: str, cause: str = "", kind: str = "") -> dict[str, Any]:
+    """What the logs of a run folder say, or what the harness knows where they say nothing."""
+    log = path / "harness.log"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    last = {"file": log.name, "line": len(lines), "process": "harness", "text": why}
+    try:
+        told = diagnose.diagnose([path])
+    except InputError as error:
+        told = {"cause": "insufficient", "kind": "no_log", "why": str(error), "evidence": []}
+    keys = ("cause", "kind", "confidence", "why", "evidence", "next_steps")
+    answer = {name: told[name] for name in keys if name in told}
+    answer["evidence"] = [
+        {**line, "file": Path(line["file"]).name} for line in answer["evidence"]
+    ] or [last]
+    if cause and told["cause"] != cause:
+        answer |= {"cause": cause, "kind": kind, "confidence": "high", "evidence": [last]}
+    elif outcome == "interrupted" or (not cause and told["cause"] in ("healthy", "degraded")):
+        answer |= {"cause": "insufficient", "kind": _KINDS[outcome], "confidence": "high"}
+        answer |= {"evidence": [last], "why": why, "next_steps": []}
+    return answer | {"harness": why}
+
+
+def _write(record: dict[str, Any], path: Path, folder: Path) -> Path:
+    """Write the record where it belongs, else where there is room; then mark the run as done."""
+    record = machine.public(record)
+    written, why = None, ""
+    for place in (folder, path, Path(tempfile.gettempdir())):
+        try:
+            written = records.write(record, place)
+            break
+        except FileExistsError:
+            written = next(place.glob(f"*{record['parameters_sha256'][:8]}.json"))
+            break
+        except OSError as error:
+            why = why or f"{place}: {error.strerror}"
+    (path / _LOCK).unlink(missing_ok=True)  # works even on a full disk
+    if written is None:
+        print(json.dumps(record), file=sys.stderr)
+        raise OSError(0, why)
+    with suppress(OSError):
+        (path / "record.json").write_bytes(written.read_bytes())
+    return written
+
+
+def end_orphans(runs: Path = RUNS, folder: Path = records.FOLDER) -> list[Path]:
+    """End what a killed harness left running, and write the records that it could not.
+
+    A run folder whose lock is held belongs to a living harness and is left alone. Only processes
+    that bear the run's marker, or that it noted by number and start time, are ended.
+
+    Returns
+    -------
+    list of Path
+        The records written.
+    """
+    written = []
+    for path in sorted(runs.glob("*/")):
+        if not ((path / _LOCK).exists() and (path / _STATE).exists()):
+            continue
+        with (path / _LOCK).open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            written.append(_recover(path, folder))
+    return written
+
+
+def _recover(path: Path, folder: Path) -> Path:
+    state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    noted = _json_lines(path / "processes.jsonl")
+    same_boot = state["boot"] == processes.boot()
+    known = {(one["pid"], one["started"]) for one in noted} if same_boot else set()
+    ended = processes.end_strays(state["marker"], known)
+    why = f"the harness was killed; the next start ended {len(ended)} processes that it left"
+    print(f"{path.name}: {why}", file=sys.stderr)
+    record = state["record"] | {
+        "rows": _json_lines(path / "rows.jsonl"),
+        "logs": [summary(log) for log in sorted(path.glob("*.log"))],
+        "cause": _cause(path, "interrupted", why),
+    }
+    return _write(record, path, folder)
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file that may end in the middle of one."""
+    rows: list[dict[str, Any]] = []
+    with suppress(FileNotFoundError, ValueError):
+        rows.extend(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
+    return rows

@@ -1,0 +1,468 @@
+"""A real engine and the server of its KV connector: command lines, requests, counters.
+
+Everything here goes through a `capture.Run`, so that a death or a hang ends the run and not the
+harness.
+"""
+
+import http.client
+import json
+import random
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvpaper import units
+from kvpaper.errors import InputError
+from kvpaper.lab.capture import Run, Stopped
+from kvpaper.lab.watch import Started
+
+PYTHON = ".engine/bin/python"
+HOST = "127.0.0.1"
+CONNECTORS = ("none", "lmcache", "lmcache-in-process")
+_DIGEST = re.compile(r"[\w./:-]+@sha256:[0-9a-f]{64}")
+_PORTS = range(21000, 30000)  # below those that the system gives away by itself
+_SAMPLE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_HITS = "vllm:external_prefix_cache_hits_total"
+_ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "LMCACHE_TRACK_USAGE": "false",
+    "PYTHONHASHSEED": "0",  # cache keys agree between processes only so
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_HOST_IP": HOST,
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # for the reset of the prefix cache
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an engine is started; the defaults suit a processor with two cores.
+
+    Attributes
+    ----------
+    model : str
+        Folder of a model, see `weights.model`.
+    python : str
+        Interpreter of the engine's environment.
+    image : str, optional
+        A container image by digest, used instead of that environment.
+    memory_utilization : float
+        Share of memory that the engine may plan with; a processor's default of .92 kills it.
+    cap_blocks : int, optional
+        Upper limit of KV blocks (``--num-gpu-blocks-override``).
+    kv_cache_bytes : int, optional
+        Size of the KV cache, instead of what ``memory_utilization`` leaves for it.
+    arguments : tuple of str
+        Further arguments of ``vllm serve``.
+    environment : mapping
+        Further variables.
+    start_s, request_s : float
+        Deadlines of the start and of one request.
+
+    Raises
+    ------
+    InputError
+        If the image is not named by its digest.
+    """
+
+    model: str
+    python: str = PYTHON
+    image: str | None = None
+    dtype: str = "float32"
+    max_tokens: int = 4096
+    max_sequences: int = 8
+    memory_utilization: float = 0.1
+    cap_blocks: int | None = None
+    kv_cache_bytes: int | None = None
+    threads: int = 2
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_s: float = 300
+    request_s: float = 120
+
+    def __post_init__(self) -> None:
+        if self.image is not None and not _DIGEST.fullmatch(self.image):
+            raise InputError("--image", self.image, "an image by digest, NAME@sha256:...")
+
+    def variables(self) -> dict[str, str]:
+        """Environment of engine and connector server."""
+        return {**_ENVIRONMENT, "OMP_NUM_THREADS": str(self.threads), **self.environment}
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer; times are seconds after the request was sent.
+
+    Attributes
+    ----------
+    sent_at_s : float
+        Moment of sending on the clock of `time.perf_counter`.
+    token_s : tuple of float
+        Arrival of each output token.
+    cached_tokens : int
+        Prompt tokens that the engine did not compute, by any tier.
+    logprobs : tuple of float
+        Of the tokens chosen, if they were asked for.
+    top_logprobs : tuple of mapping
+        At each position, likeliest tokens to log-probabilities, if they were asked for.
+    """
+
+    sent_at_s: float
+    token_s: tuple[float, ...]
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[Mapping[str, float], ...] = ()
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to first token [s]."""
+        return self.token_s[0]
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean time per output token after the first [s]."""
+        return (self.token_s[-1] - self.token_s[0]) / max(len(self.token_s) - 1, 1)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    for port in random.sample(_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise InputError("port", "none free", f"one of {_PORTS.start} to {_PORTS.stop}")
+
+
+def prompt(tokens: int, seed: int, vocabulary: int) -> list[int]:
+    """Random token ids, the same for the same seed; special tokens (below 10) left out."""
+    return random.Random(seed).choices(range(10, vocabulary), k=tokens)
+
+
+def vocabulary(model: str) -> int:
+    """Number of token ids of a model folder.
+
+    Raises
+    ------
+    InputError
+        If it is no model folder.
+    """
+    path = Path(model) / "config.json"
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["vocab_size"])
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(str(path), type(error).__name__, "a model's configuration") from None
+
+
+def serve_command(settings: Settings, port: int, kv: Mapping[str, Any] | None = None) -> list[str]:
+    """Command line of ``vllm serve``; ``kv`` is its KV transfer configuration."""
+    command = ["-m", "vllm.entrypoints.cli.main", "serve", settings.model]
+    command += ["--host", HOST, "--port", str(port), "--dtype", settings.dtype]
+    command += ["--max-model-len", str(settings.max_tokens)]
+    command += ["--max-num-seqs", str(settings.max_sequences)]
+    command += ["--gpu-memory-utilization", str(settings.memory_utilization)]
+    command += ["--enforce-eager", "--enable-prompt-tokens-details"]
+    if settings.cap_blocks is not None:
+        command += ["--num-gpu-blocks-override", str(settings.cap_blocks)]
+    if settings.kv_cache_bytes is not None:
+        command += ["--kv-cache-memory-bytes", str(settings.kv_cache_bytes)]
+    if kv:
+        command += ["--kv-transfer-config", json.dumps(kv)]
+    return [*command, *settings.arguments]
+
+
+def lmcache_command(
+    port: int, l1_bytes: int, chunk_tokens: int, mode: str, disk: Path | None
+) -> list[str]:
+    """Command line of the LMCache server; ``disk`` is the folder of its second tier."""
+    gib = f"{units.per(l1_bytes, 'GiB'):g}"
+    command = ["-m", "lmcache.v1.multiprocess.server", "--host", HOST, "--port", str(port)]
+    command += ["--chunk-size", str(chunk_tokens), "--hash-algorithm", "blake3"]
+    command += ["--l1-size-gb", gib, "--l1-init-size-gb", gib, "--eviction-policy", "LRU"]
+    command += ["--max-workers", "1", "--disable-metrics", "--disable-observability"]
+    command += ["--supported-transfer-mode", mode]
+    if disk:
+        adapter = {"type": "fs", "base_path": str(disk.resolve())}
+        command += ["--l2-adapter", json.dumps(adapter)]
+    return command
+
+
+def interpreter(settings: Settings, run: Run) -> list[str]:
+    """What runs Python code in the engine's environment: an interpreter or a container."""
+    if settings.image is None:
+        return [settings.python]
+    shown = [str(run.path.resolve()), str(Path(settings.model).resolve())]
+    passed = [*settings.variables(), *run.variables()]
+    command = ["docker", "run", "--rm", "--init", "--network=host", "--ipc=host"]
+    command += [f"--volume={folder}:{folder}:ro" for folder in shown]
+    command += [f"--env={name}" for name in passed]
+    return [*command, "--entrypoint=python3", settings.image]
+
+
+def start_lmcache(
+    run: Run,
+    settings: Settings,
+    *,
+    name: str = "lmcache",
+    l1_bytes: int = 1 << 30,
+    chunk_tokens: int = 256,
+    mode: str = "auto",
+    disk: Path | None = None,
+) -> dict[str, Any]:
+    """Start the LMCache server and return the engine's KV transfer configuration for it.
+
+    Parameters
+    ----------
+    l1_bytes : int
+        Size of its DRAM tier; one too small makes fetches fall back to recomputing.
+    mode : str
+        ``auto`` works on a processor; the server's own default, ``lmcache_driven``, hangs there.
+    disk : Path, optional
+        Folder of a disk tier below.
+    """
+    port = free_port()
+    command = lmcache_command(port, l1_bytes, chunk_tokens, mode, disk)
+    run.start(name, [*interpreter(settings, run), *command], settings.variables())
+    run.wait_until(lambda: _listens(port), settings.start_s, "the LMCache server to listen")
+    extra = {"lmcache.mp.host": f"tcp://{HOST}", "lmcache.mp.port": port}
+    return {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": extra,
+    }
+
+
+def start_engine(
+    run: Run, settings: Settings, kv: Mapping[str, Any] | None = None, name: str = "engine"
+) -> "Engine":
+    """Start ``vllm serve`` and return it when it answers.
+
+    Raises
+    ------
+    Stopped
+        If it dies or does not answer in time.
+    """
+    port = free_port()
+    command = [*interpreter(settings, run), *serve_command(settings, port, kv)]
+    before = time.perf_counter()
+    started = run.start(name, command, settings.variables())
+    engine = Engine(run, started, port, settings)
+    run.wait_until(engine.healthy, settings.start_s, f"{name} to answer")
+    run.add("start_s", "s", [time.perf_counter() - before], process=name)
+    run.say(f"{name} answers after {time.perf_counter() - before:.0f} s")
+    return engine
+
+
+def start(run: Run, settings: Settings, connector: str = "none", **lmcache: Any) -> "Engine":
+    """Start the connector's server if it has one, then the engine.
+
+    Parameters
+    ----------
+    connector : str
+        One of `CONNECTORS`.
+    lmcache
+        Arguments of `start_lmcache`.
+    """
+    kv = None
+    if connector == "lmcache":
+        kv = start_lmcache(run, settings, **lmcache)
+    elif connector == "lmcache-in-process":
+        kv = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    elif connector != "none":
+        raise InputError("connector", repr(connector), f"one of {', '.join(CONNECTORS)}")
+    return start_engine(run, settings, kv)
+
+
+@dataclass(slots=True)
+class Engine:
+    """A running engine."""
+
+    run: Run
+    started: Started
+    port: int
+    settings: Settings
+
+    def healthy(self) -> bool:
+        """Whether it answers that it is up."""
+        with suppress(OSError, http.client.HTTPException):
+            return self._ask("GET", "/health", timeout_s=2)[0] == 200
+        return False
+
+    def complete(
+        self,
+        prompt: Sequence[int],
+        tokens: int = 1,
+        logprobs: int | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Completion:
+        """Send token ids, read the answer as it comes.
+
+        Parameters
+        ----------
+        prompt : sequence of int
+        tokens : int
+            Output tokens, all of them made (the end token is ignored).
+        logprobs : int, optional
+            How many of the likeliest tokens to report at each position.
+        extra : mapping, optional
+            Further keys of the request.
+
+        Raises
+        ------
+        Stopped
+            If the engine dies, refuses, or does not answer in time.
+        """
+        body = {
+            "prompt": list(prompt),
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            **({} if logprobs is None else {"logprobs": logprobs}),
+            **(extra or {}),
+        }
+        what = f"an answer to {len(body['prompt'])} tokens"
+        return self.run.guarded(lambda: self._stream(body), self.settings.request_s, what)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Post JSON and return the JSON of the answer, empty if there is none."""
+        text = json.dumps(body or {}).encode()
+        ask = lambda: self._ask("POST", path, text, self.settings.request_s)  # noqa: E731
+        status, answer = self.run.guarded(ask, self.settings.request_s, f"an answer of {path}")
+        if status != 200:
+            raise Stopped(f"{path} answered {status}: {answer[:300]}")
+        return json.loads(answer) if answer.strip() else {}
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the engine's own prefixes; those of a connector stay."""
+        self.post("/reset_prefix_cache")
+
+    def counters(self) -> dict[str, float]:
+        """Counters and gauges of ``/metrics`` by name, summed over their labels."""
+        totals: dict[str, float] = {}
+        for name, _, value in self._samples():
+            totals[name] = totals.get(name, 0.0) + value
+        return totals
+
+    def configuration(self) -> dict[str, str]:
+        """The cache configuration in effect, as ``/metrics`` tells it."""
+        samples = self._samples()
+        return next((labels for name, labels, _ in samples if "cache_config_info" in name), {})
+
+    def prove_active(self, tokens: int = 1024, seed: int = 1) -> float:
+        """Show by the counters that prefixes come back through the connector.
+
+        Returns
+        -------
+        float
+            Prompt tokens that came by the connector.
+
+        Raises
+        ------
+        Stopped
+            With cause ``degraded`` if none came: the server is up, the connector is not active.
+        """
+        ids = prompt(tokens, seed, vocabulary(self.settings.model))
+        before = self.counters().get(_HITS, 0.0)
+        self.complete(ids)
+        for _ in range(3):  # saving may go on after the answer
+            time.sleep(0.5)
+            self.reset_prefix_cache()
+            self.complete(ids)
+            hits = self.counters().get(_HITS, 0.0) - before
+            if hits > 0:
+                return hits
+        why = f"{_HITS} did not grow: the server is up and its connector is not active"
+        raise Stopped(why, cause="degraded", kind="connector_inactive")
+
+    def stop(self) -> None:
+        """Stop it and all that it started."""
+        self.run.stop(self.started)
+
+    def _samples(self) -> list[tuple[str, dict[str, str], float]]:
+        ask = lambda: self._ask("GET", "/metrics", timeout_s=30)  # noqa: E731
+        _, text = self.run.guarded(ask, 30, "an answer of /metrics")
+        self.run.keep(f"{self.started.name}.metrics", text)
+        found = (_SAMPLE.match(line) for line in text.splitlines())
+        return [
+            (one["name"], dict(_LABEL.findall(one["labels"] or "")), float(one["value"]))
+            for one in found
+            if one and not one["name"].endswith(("_bucket", "_created"))
+        ]
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, timeout_s: float = 30
+    ) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode("utf-8", "replace")
+        finally:
+            connection.close()
+
+    def _stream(self, body: Mapping[str, Any]) -> Completion:
+        text, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=self.settings.request_s)
+        try:
+            connection.connect()
+            sent_at_s = time.perf_counter()
+            connection.request("POST", "/v1/completions", text, headers)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                said = answer.read(300).decode("utf-8", "replace")
+                raise Stopped(f"the engine answered {answer.status}: {said}")
+            return _read_stream(answer, sent_at_s)
+        finally:
+            connection.close()
+
+
+def _read_stream(answer: http.client.HTTPResponse, sent_at_s: float) -> Completion:
+    token_s: list[float] = []
+    token_ids: list[int] = []
+    logprobs: list[float] = []
+    top_logprobs: list[Mapping[str, float]] = []
+    usage: dict[str, Any] = {}
+    for line in answer:
+        now_s = time.perf_counter() - sent_at_s
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise Stopped(f"the engine answered: {json.dumps(event['error'])[:300]}")
+        usage = event.get("usage") or usage
+        for choice in event.get("choices", []):
+            new = choice.get("token_ids") or []
+            token_ids += new
+            token_s += [now_s] * len(new)
+            told = choice.get("logprobs") or {}
+            logprobs += told.get("token_logprobs") or []
+            top_logprobs += told.get("top_logprobs") or []
+    if not token_s or not usage:
+        raise Stopped("the engine's answer ended early")
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return Completion(
+        sent_at_s,
+        tuple(token_s),
+        tuple(token_ids),
+        usage["prompt_tokens"],
+        cached,
+        tuple(logprobs),
+        tuple(top_logprobs),
+    )
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False

@@ -1,0 +1,211 @@
+"""What a measurement was taken on: the machine and the software, without what names its owner."""
+
+import getpass
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import kvpaper
+from kvpaper.errors import InputError
+
+_OWN = ("numpy", "scipy", "pandas", "torch", "triton", "transformers", "safetensors", "tokenizers")
+_ADDRESS = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_PACKAGES = """
+import importlib.metadata, json, platform
+found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+print(json.dumps({"python": platform.python_version(), "packages": found}))
+"""
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """The machine: processor, cores, memory, GPUs, kernel, limits; and the disk below ``folder``.
+
+    Sizes are in bytes. Nothing here names a host, a user, an address or a path.
+    """
+    status = _colon_lines("/proc/meminfo")
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count())
+    return {
+        "processor": _colon_lines("/proc/cpuinfo").get("model name", platform.processor()),
+        "architecture": platform.machine(),
+        "cores": len(cores),
+        "memory_bytes": int(status.get("MemTotal", "0 kB").split()[0]) * 1024,
+        "kernel": f"{platform.system()} {platform.release()}",
+        "limits": _limits(),
+        "gpus": _gpus(),
+        "disk": disk(folder),
+    }
+
+
+def disk(folder: Path) -> dict[str, Any]:
+    """File system and device below a folder."""
+    folder = folder.resolve()
+    number = os.stat(folder).st_dev
+    found: dict[str, Any] = {"size_bytes": shutil.disk_usage(folder).total}
+    for line in _read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        if left.split()[2] == f"{os.major(number)}:{os.minor(number)}":
+            found["file_system"], device, *_ = right.split()
+            found["device"] = Path(device).name if device.startswith("/dev/") else device
+    block = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    # A partition's queue is that of the device above it.
+    for place in (block, block.parent):
+        if (place / "queue").is_dir():
+            found["rotational"] = _read(place / "queue/rotational").strip() == "1"
+            found["model"] = _read(place / "device/model").strip() or None
+            break
+    return found
+
+
+def software(python: str | None = None, image: str | None = None) -> dict[str, Any]:
+    """Versions: of this package and what it runs on, and of the engine's environment if any.
+
+    Parameters
+    ----------
+    python : str, optional
+        Interpreter of the engine's environment; it is asked for its packages.
+    image : str, optional
+        Container image by digest, instead of an interpreter.
+
+    Raises
+    ------
+    InputError
+        If the interpreter does not answer.
+    """
+    own = {name: version for name in _OWN if (version := _version(name))}
+    found: dict[str, Any] = {
+        "kvpaper": kvpaper.__version__,
+        "python": platform.python_version(),
+        "packages": own,
+    }
+    if image:
+        found["engine"] = {"image": image}
+    elif python:
+        found["engine"] = _engine(python)
+    return found
+
+
+def public(value: Any) -> Any:
+    """A value of JSON without host name, user, home, addresses and the path of the checkout."""
+    if isinstance(value, dict):
+        return {public(name): public(inside) for name, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [public(inside) for inside in value]
+    if not isinstance(value, str):
+        return value
+    for private, shown in _private():
+        value = re.sub(rf"(?<!\w){re.escape(private)}(?!\w)", shown, value)
+    return _ADDRESS.sub("[address]", value)
+
+
+def _private() -> list[tuple[str, str]]:
+    here, home = str(Path.cwd()), str(Path.home())
+    pairs = [(f"{here}/", ""), (here, "."), (home, "~")]
+    pairs += [(socket.gethostname(), "[host]"), (_user(), "[user]")]
+    return [(private, shown) for private, shown in pairs if len(private) > 1 and private != "root"]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        return ""
+
+
+def _engine(python: str) -> dict[str, Any]:
+    try:
+        answer = subprocess.run(
+            [python, "-c", _PACKAGES], capture_output=True, text=True, timeout=120, check=True
+        )
+        found = json.loads(answer.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        wanted = "an interpreter with vLLM (make engine-env)"
+        raise InputError(f"--python {python}", type(error).__name__, wanted) from None
+    return found | {
+        "packages": dict(sorted(found["packages"].items(), key=lambda kv: kv[0].lower()))
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _colon_lines(path: str) -> dict[str, str]:
+    """``name : value`` lines, the first of each name."""
+    found: dict[str, str] = {}
+    for line in _read(path).splitlines():
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def cgroup() -> Path | None:
+    """Folder of this process's memory cgroup, of either version."""
+    root = Path("/sys/fs/cgroup")
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":
+            inside = root / "memory" / path.lstrip("/")
+            return inside if inside.is_dir() else root / "memory"
+        if not controllers and (root / path.lstrip("/") / "memory.current").is_file():
+            return root / path.lstrip("/")
+    return None
+
+
+def _limits() -> dict[str, Any]:
+    here, found = cgroup(), {}
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        text = _read(here / name).strip() if here else ""
+        # Version 1 says "no limit" by a number near the largest there is.
+        if text.isdigit() and int(text) < 1 << 60:
+            found["memory_bytes"] = int(text)
+    quota = _read(here / "cpu.max").split() if here else []
+    if len(quota) == 2 and quota[0].isdigit():
+        found["cores"] = int(quota[0]) / int(quota[1])
+    return found
+
+
+def memory_events() -> dict[str, int]:
+    """Counters of memory pressure: those of the cgroup, and the machine's ``oom_kill``."""
+    found = {}
+    here = cgroup()
+    for name in ("memory.events", "memory.oom_control") if here else ():
+        for line in _read(here / name).splitlines():
+            event, _, count = line.partition(" ")
+            found[f"cgroup_{event}"] = int(count)
+    for line in _read("/proc/vmstat").splitlines():
+        if line.startswith("oom_kill "):
+            found["machine_oom_kill"] = int(line.split()[1])
+    return found
+
+
+def _gpus() -> list[dict[str, Any]]:
+    if not shutil.which("nvidia-smi"):
+        return []
+    fields = "name,memory.total,driver_version"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = (line.split(", ") for line in answer.stdout.splitlines() if line)
+    return [
+        {"name": name, "memory_bytes": int(mebibytes) << 20, "driver": driver}
+        for name, mebibytes, driver in rows
+    ]
