@@ -1,0 +1,1 @@
+"""Trace-driven simulation of prefill and decode pools with tiers of cache."""
