@@ -132,7 +132,8 @@ def _table(scenario: Scenario) -> latency.PrefillTable | None:
         return None
     where = scenario.where("serving.prefill.table")
     if name not in latency.instances():
-        raise InputError(where, repr(name), f"one of {', '.join(latency.instances())}")
+        known = ", ".join(instance.name for instance in latency.usual())
+        raise InputError(where, repr(name), f"one of {known}, or another name in latency/kv.csv")
     table = latency.prefill_table(name)
     model = models.load(latency.instances()[name].model).name
     if (model, table.gpus) != (scenario.model.name, scenario.hardware.gpus):
@@ -403,10 +404,10 @@ def needed_rates(scenario: Scenario) -> Rows:
 
 
 def _tabulated() -> list[tuple[latency.PrefillTable, models.Model]]:
-    """Every tabulated prefill curve with the model that it is of."""
+    """The usual tabulated prefill curve of every model that has one, with the model."""
     return [
-        (latency.prefill_table(name), models.load(instance.model))
-        for name, instance in latency.instances().items()
+        (latency.prefill_table(instance.name), models.load(instance.model))
+        for instance in latency.usual()
     ]
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -13,28 +14,42 @@ from kvpaper.errors import InputError
 class Instance:
     """One way to run a model: a row of ``data/latency/kv.csv``.
 
+    With attention data parallelism an instance has several ranks, each with a batch and a cache
+    of its own; its tables and ``kv_tokens`` are of one rank while the others do the same.
+
     Attributes
     ----------
     name : str
-        ``TABLE`` at the table's usual parallelism, ``TABLE/PARALLELISM`` at another one.
+        ``TABLE`` for the usual instance of a table, ``TABLE/PARALLELISM`` for another one, with
+        ``-fp8`` after it where the cache is in fp8.
     model : str
         Name of a file in ``data/models``.
     parallelism : str
-        Such as ``tp4ep4``.
-    gpus : int
-        GPUs of one instance.
+        Ranks of tensor (``tp``), attention data (``dp``), expert tensor (``etp``) and expert
+        (``ep``) parallelism, those of one left out.
+    element : str
+        Element of the cache: ``bf16`` or ``fp8``.
+    gpus, ranks : int
+        GPUs of the instance; ranks that decode and prefill each for themselves.
     kv_tokens : int
-        Tokens whose cache fits into one instance.
+        Tokens whose cache fits into one rank.
     kv_bytes_per_token_per_gpu : float
-        What a token takes on each GPU, as the source counts it.
+        What a token takes on each GPU of its rank, as the source counts it.
     """
 
     name: str
     model: str
     parallelism: str
+    element: str
     gpus: int
+    ranks: int
     kv_tokens: int
     kv_bytes_per_token_per_gpu: float
+
+    @property
+    def table(self) -> str:
+        """Name of the files that hold its times."""
+        return self.name.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +103,7 @@ class DecodeTable:
     context : array [token], shape (c,)
     seconds : array [s], shape (b, c)
     gpus : int
-        GPUs of the instance.
+        GPUs of the rank that decodes the batch.
     kind : str
         ``tabulated``, or ``predicted`` where some of the values are not the source's.
     """
@@ -158,17 +173,42 @@ def _extended(table, **ends):
     return replace(table, seconds=seconds, kind="predicted", **axes)
 
 
-def _grid(name: str, kind: str, first: str, second: str):
-    """Axes and times [s] of a file that lists every pair of two coordinates."""
-    path = data.named("latency", name, f".{kind}.csv")
-    columns = np.genfromtxt(path, delimiter=",", names=True)
+def mixed_step_time(
+    prefill: PrefillTable, decode: DecodeTable, new_tokens, cached_tokens, batch, context
+):
+    """Time of a step that prefills and decodes at once [s], predicted from the two tables.
+
+    All tokens go through the weights together; the attention of the decoding sequences, by which
+    a decode step grows with its context, comes on top.
+
+    Raises
+    ------
+    ValueError
+        Outside the tables.
+    """
+    attention = decode.step_time(batch, context) - decode.step_time(batch, decode.context[0])
+    return prefill.prefill_time(np.add(new_tokens, batch), cached_tokens) + attention
+
+
+@lru_cache
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    with path.open(encoding="utf-8") as file:
+        names = file.readline().strip().split(",")
+        return dict(zip(names, np.loadtxt(file, delimiter=",", unpack=True), strict=True))
+
+
+def _grid(instance: Instance, what: str, first: str, second: str):
+    """Axes and times [s] from a file that lists every pair of two coordinates."""
+    path = data.named("latency", instance.table, f".{what}.csv")
+    columns = _columns(path)
     rows, across = np.unique(columns[first]), np.unique(columns[second])
-    if len(columns) != len(rows) * len(across):
-        found, expected = f"{len(columns)} rows", f"{len(rows)} x {len(across)} of them"
-        raise InputError(str(path), found, expected)
     grid = np.full((len(rows), len(across)), np.nan)
     at = np.searchsorted(rows, columns[first]), np.searchsorted(across, columns[second])
-    grid[at] = columns[columns.dtype.names[2]] / 1e3
+    suffix = "" if instance.element == "bf16" else f"-{instance.element}"
+    grid[at] = columns[instance.parallelism + suffix] / 1e3
+    if grid.size != len(columns[first]) or np.isnan(grid).any():
+        found, expected = f"{len(columns[first])} rows", f"{len(rows)} x {len(across)} of them"
+        raise InputError(str(path), found, expected)
     return rows, across, grid
 
 
@@ -179,9 +219,11 @@ def prefill_table(name: str) -> PrefillTable:
     Raises
     ------
     InputError
-        If there is no such table; the message names those there are.
+        If there is no such instance; the message names those there are.
     """
-    return PrefillTable(name, *_grid(name, "prefill", "new_tokens", "cached_tokens"), _gpus(name))
+    of = instance(name)
+    axes_and_times = _grid(of, "prefill", "new_tokens", "cached_tokens")
+    return PrefillTable(name, *axes_and_times, of.gpus // of.ranks)
 
 
 @lru_cache
@@ -191,13 +233,10 @@ def decode_table(name: str) -> DecodeTable:
     Raises
     ------
     InputError
-        If there is no such table; the message names those there are.
+        If there is no such instance; the message names those there are.
     """
-    return DecodeTable(name, *_grid(name, "decode", "batch", "context"), _gpus(name))
-
-
-def _gpus(name: str) -> int:
-    return instances()[name].gpus
+    of = instance(name)
+    return DecodeTable(name, *_grid(of, "decode", "batch", "context"), of.gpus // of.ranks)
 
 
 @lru_cache
@@ -208,9 +247,37 @@ def instances() -> dict[str, Instance]:
             row["name"],
             row["model"],
             row["parallelism"],
+            row["element"],
             int(row["gpus"]),
+            int(row["ranks"]),
             int(row["kv_tokens"]),
             float(row["kv_bytes_per_token_per_gpu"]),
         )
         for row in data.table("latency/kv.csv")
     }
+
+
+def instance(name: str) -> Instance:
+    """The tabulated instance of this name.
+
+    Raises
+    ------
+    InputError
+        If there is none; the message names those of the same table.
+    """
+    table = name.partition("/")[0]
+    data.named("latency", table, ".prefill.csv")
+    if name not in instances():
+        known = ", ".join(each.name for each in instances().values() if each.table == table)
+        raise InputError("latency", repr(name), f"one of {known}")
+    return instances()[name]
+
+
+def ways(table: str, element: str = "bf16") -> list[Instance]:
+    """Every tabulated way to run a table's model with a cache of this element, the usual first."""
+    return [each for each in instances().values() if (each.table, each.element) == (table, element)]
+
+
+def usual() -> list[Instance]:
+    """The usual instance of every table."""
+    return [each for each in instances().values() if each.name == each.table]

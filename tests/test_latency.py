@@ -1,16 +1,29 @@
-import csv
 import hashlib
+import importlib.util
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpaper import data, latency
+from kvpaper import data, latency, models
 from kvpaper.errors import InputError
 
 FOLDER = data.FOLDER / "latency"
-TABLES = sorted(latency.instances())
+USUAL = [instance.name for instance in latency.usual()]
+INSTANCES = latency.instances()
+
+
+def columns(table, part):
+    """Rows of a table's file, as text, keyed by its header."""
+    return data.table(f"latency/{table}.{part}.csv")
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_files_are_those_that_were_derived():
@@ -20,25 +33,37 @@ def test_files_are_those_that_were_derived():
     assert sums == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in FOLDER.glob("*.csv")
     }
+    assert sum(path.stat().st_size for path in FOLDER.glob("*.csv")) < 600_000
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_decode_points_of_the_file_come_back(name):
-    table = latency.decode_table(name)
-    with (FOLDER / f"{name}.decode.csv").open(newline="") as file:
-        for row in list(csv.DictReader(file))[::5]:
-            there = table.step_time(float(row["batch"]), float(row["context"]))
-            assert there == pytest.approx(float(row["tpot_ms"]) / 1e3, rel=1e-12)
+def test_the_instances_are_those_of_the_script_that_derives_them():
+    derive = script("derive")
+    declared = {
+        name: (parallelism, element) for name, _, _, parallelism, element in derive.instances()
+    }
+    assert declared == {each.name: (each.parallelism, each.element) for each in INSTANCES.values()}
+    for name, (parallelism, _) in declared.items():
+        ranks = derive.ranks(parallelism)
+        assert INSTANCES[name].gpus == ranks["tp"] * ranks["dp"]
+        assert INSTANCES[name].ranks == ranks["dp"]
+        assert ranks["etp"] * ranks["ep"] in (1, INSTANCES[name].gpus)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_points_of_the_file_come_back(name):
-    table = latency.prefill_table(name)
-    with (FOLDER / f"{name}.prefill.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows[::7]:
-        there = table.prefill_time(float(row["new_tokens"]), float(row["cached_tokens"]))
-        assert there == pytest.approx(float(row["ms"]) / 1e3, rel=1e-12)
+@pytest.mark.parametrize("table", USUAL)
+@pytest.mark.parametrize("part", ["prefill", "decode"])
+def test_points_of_the_file_come_back(table, part):
+    rows = columns(table, part)[::7]
+    first, second, *names = rows[0]
+    at = [np.array([float(row[axis]) for row in rows]) for axis in (first, second)]
+    assert len(names) == sum(instance.table == table for instance in INSTANCES.values())
+    for name in names:
+        usual = name == INSTANCES[table].parallelism
+        instance = table if usual else f"{table}/{name}"
+        if part == "prefill":
+            there = latency.prefill_table(instance).prefill_time(*at)
+        else:
+            there = latency.decode_table(instance).step_time(*at)
+        assert there == pytest.approx([float(row[name]) / 1e3 for row in rows], rel=1e-12)
 
 
 @given(st.floats(1, 131072), st.floats(0, 131072))
@@ -49,6 +74,14 @@ def test_between_points_stays_within_the_neighbours(new, cached):
     column = np.clip(np.searchsorted(table.cached_tokens, cached), 1, len(table.cached_tokens) - 1)
     corners = table.seconds[row - 1 : row + 1, column - 1 : column + 1]
     assert corners.min() * (1 - 1e-12) <= value <= corners.max() * (1 + 1e-12)
+
+
+def test_a_middle_by_hand():
+    table = latency.DecodeTable(
+        "by hand", np.array([1.0, 3.0]), np.array([0.0, 4.0]), np.array([[1.0, 2.0], [5.0, 9.0]]), 1
+    )
+    assert table.step_time(2, 1) == pytest.approx(0.75 * (1 + 5) / 2 + 0.25 * (2 + 9) / 2)
+    assert table.step_time([1, 3], [0, 4]) == pytest.approx([1, 9])
 
 
 def test_arrays_in_arrays_out():
@@ -65,7 +98,7 @@ def test_what_was_not_tabulated_is_refused(new, cached):
         latency.prefill_table("deepseek-v3").prefill_time(new, cached)
 
 
-@pytest.mark.parametrize(("batch", "context"), [(1024, 256), (0.5, 256), (1, 200_000), (1, 10)])
+@pytest.mark.parametrize(("batch", "context"), [(1025, 256), (0.5, 256), (1, 200_000), (1, 0)])
 def test_a_step_that_was_not_tabulated_is_refused(batch, context):
     with pytest.raises(ValueError, match="expected"):
         latency.decode_table("deepseek-v3").step_time(batch, context)
@@ -93,6 +126,88 @@ def test_a_continued_decode_step_says_so_and_goes_on_as_a_line():
         further.step_time(51, 100)
 
 
+@pytest.mark.parametrize("name", USUAL)
+def test_a_table_cut_in_half_is_continued_close_to_what_was_cut_off(name):
+    table = latency.prefill_table(name)
+    rows, across = table.new_tokens <= 65536, table.cached_tokens <= 65536
+    half = latency.PrefillTable(
+        name, table.new_tokens[rows], table.cached_tokens[across], table.seconds[rows][:, across], 1
+    )
+    for new, cached in ((131072, 0), (131072, 65536), (8192, 131072)):
+        there = half.extended(131072, 131072).prefill_time(new, cached)
+        assert there == pytest.approx(table.prefill_time(new, cached), rel=0.07)
+
+
+@pytest.mark.parametrize("name", sorted(INSTANCES))
+def test_more_work_takes_longer_but_where_the_source_says_less(name):
+    """The source joins measured pieces; README.md says where its times fall."""
+    prefill, decode = latency.prefill_table(name), latency.decode_table(name)
+    for axis, most in (("new_tokens", 0.1), ("cached_tokens", 0.2)):
+        steps = np.diff(prefill.seconds, axis=axis == "cached_tokens")
+        assert np.mean(steps < 0) < most, axis
+    for axis, most in (("batch", 0.12), ("context", 0.05)):
+        steps = np.diff(decode.seconds, axis=axis == "context")
+        assert np.mean(steps < 0) < most, axis
+    doubled = 2.0 ** np.arange(9, 18)
+    assert np.all(np.diff(prefill.prefill_time(doubled)) > 0)
+    assert np.all(np.diff(prefill.prefill_time(4096, doubled)) > 0)
+    assert np.all(np.diff(decode.step_time(2.0 ** np.arange(4, 11), 8192)) > 0)
+    assert np.all(np.diff(decode.step_time(64, doubled)) > 0)
+
+
+@pytest.mark.parametrize("table", USUAL)
+def test_a_cache_of_half_the_bytes_holds_twice_the_tokens(table):
+    full, half = latency.ways(table), latency.ways(table, "fp8")
+    assert [each.parallelism for each in full] == [each.parallelism for each in half]
+    assert full[0].name == table
+    for wide, narrow in zip(full, half, strict=True):
+        assert narrow.kv_tokens == pytest.approx(2 * wide.kv_tokens, rel=1e-4)
+        assert narrow.kv_bytes_per_token_per_gpu == wide.kv_bytes_per_token_per_gpu / 2
+
+
+@pytest.mark.parametrize("name", [name for name in USUAL if name != "gpt-oss-120b"])
+def test_the_source_counts_the_cache_as_this_repository_does(name):
+    """All but gpt-oss-120b, whose window layers it counts as full per token (README.md)."""
+    instance = latency.instance(name)
+    ranks = script("derive").ranks(instance.parallelism)
+    size = models.size(models.load(instance.model), tensor_parallel=ranks["tp"])
+    assert instance.kv_bytes_per_token_per_gpu == size["kv_bytes_per_token_per_rank"]
+
+
+def test_a_mixed_step_by_hand():
+    prefill = latency.PrefillTable(
+        "by hand",
+        np.array([1.0, 101.0]),
+        np.array([0.0, 1.0]),
+        np.array([[1.0, 1.0], [11.0, 11.0]]),
+        1,
+    )
+    decode = latency.DecodeTable(
+        "by hand", np.array([1.0, 9.0]), np.array([1.0, 3.0]), np.array([[1.0, 2.0], [3.0, 8.0]]), 1
+    )
+    # 60 + 1 tokens take 7, and the decoding sequence's attention half of 2 - 1.
+    assert latency.mixed_step_time(prefill, decode, 60, 0, 1, 2) == pytest.approx(7.5)
+
+
+def test_mixed_steps_are_close_to_those_of_the_source():
+    """Latent attention apart: there the source leaves the decoding sequences' attention out."""
+    rows = [row for row in data.table("latency/mixed.csv") if "deepseek" not in row["instance"]]
+    assert len(rows) > 100
+    for row in rows:
+        new, cached, batch, context = (
+            float(row[name]) for name in ("new_tokens", "cached_tokens", "batch", "context")
+        )
+        prefill = latency.prefill_table(row["instance"])
+        decode = latency.decode_table(row["instance"])
+        here = latency.mixed_step_time(prefill, decode, new, cached, batch, context)
+        assert here == pytest.approx(float(row["ms"]) / 1e3, rel=0.05 if new < 2048 else 0.03)
+
+
 def test_unknown_table_suggests_the_nearest():
     with pytest.raises(InputError, match="did you mean 'deepseek-v3'"):
         latency.prefill_table("deepseek-v33")
+
+
+def test_unknown_parallelism_names_those_there_are():
+    with pytest.raises(InputError, match=r"one of llama-3\.1-70b, llama-3\.1-70b/tp2, "):
+        latency.decode_table("llama-3.1-70b/tp3")
