@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from kvpaper import results
+from kvpaper import __version__, results
 from kvpaper.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,7 +80,10 @@ def source_tree(scenario: str) -> dict[str, bytes]:
     toc = yaml.safe_load((BOOK / "_toc.yml").read_text("utf-8"))
     config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
     config["sphinx"]["config"]["kvpaper_scenario"] = scenario
-    tree = {"_config.yml": yaml.safe_dump(config, sort_keys=False).encode()}
+    tree = {
+        "_config.yml": yaml.safe_dump(config, sort_keys=False).encode(),
+        "edition.txt": f"Edition {__version__}, computed for the scenario `{scenario}`.\n".encode(),
+    }
     for path in [BOOK / "_toc.yml", BOOK / "references.bib", *BOOK.glob("*.md")]:
         if path.name != "README.md":
             tree[path.name] = path.read_bytes()
@@ -113,8 +116,8 @@ def _notebook(path: Path) -> bytes:
     return json.dumps(for_readers(notebook), indent=1).encode()
 
 
-def build(scenario: str) -> Path:
-    """Build the book of a scenario and return its first page.
+def render(scenario: str, builder: str = "html") -> Path:
+    """Render the book of a scenario in a folder of its own and return that folder.
 
     Every book is built anew: most of the time goes into starting Sphinx, and a page that is kept
     would keep its warnings to itself.
@@ -127,23 +130,31 @@ def build(scenario: str) -> Path:
         If jupyter-book fails or warns; its output is in the error.
     """
     tree = source_tree(scenario)
-    book, work = BOOK / "_build" / scenario / "html", BOOK / "_build" / scenario / "unfinished"
+    work = BOOK / "_build" / scenario / "unfinished"
     shutil.rmtree(work, ignore_errors=True)
     for name, content in tree.items():
         path = work / "src" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     program = Path(sys.executable).with_name("jupyter-book")
+    options = ["--path-output", work, "--builder", builder, "-W", "-n", "--keep-going", "-q"]
     subprocess.run(
-        [program, "build", work / "src", "--path-output", work, "-W", "-n", "--keep-going", "-q"],
+        [program, "build", work / "src", *options],
         check=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+    return work / "_build" / builder
+
+
+def build(scenario: str) -> Path:
+    """Build the book of a scenario and return its first page; raises what ``render`` raises."""
+    book, rendered = BOOK / "_build" / scenario / "html", render(scenario)
+    work = rendered.parents[1]
     if book.exists():
         book.rename(work / "before")
-    (work / "_build" / "html").rename(book)
+    rendered.rename(book)
     shutil.rmtree(work)
     return book / "index.html"
 

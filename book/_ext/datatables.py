@@ -1,4 +1,4 @@
-"""Directives that print a data file as a table: ``nomenclature`` and ``published``."""
+"""Directives that print data as a table: ``nomenclature``, ``published`` and ``inputs``."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
 
-from kvpaper import units
+from kvpaper import scenario, units
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -130,6 +130,24 @@ class Published(SphinxDirective):
         return [*cited, nodes.Text(f", {row['locator']}")] if row["locator"] else cited
 
 
+class Inputs(SphinxDirective):
+    """Every input of the scenario as it is written, with its source and date."""
+
+    def run(self) -> list[nodes.Node]:
+        name = self.config.kvpaper_scenario
+        path = Path(self.config.kvpaper_data, "scenarios", f"{name}.yaml")
+        self.env.note_dependency(str(path))
+        loaded = scenario.load(str(path))
+        rows = [
+            [
+                [nodes.literal("", breakable(row["input"], "."))],
+                *([nodes.Text(row[column] or "")] for column in ("written", "source", "date")),
+            ]
+            for row in loaded.inputs(loaded.leaves)
+        ]
+        return [table(("Input", "Value", "Source", "Date"), rows, "inputs")]
+
+
 def _key(row: dict[str, str]) -> tuple[str, str, str]:
     return row["quantity"], row["arguments"], row["source"]
 
@@ -149,13 +167,13 @@ def number(value: float, unit: str) -> str:
     return text if unit == "1" else f"{text} {unit}{plural}"
 
 
-def breakable(word: str) -> str:
-    r"""A word that breaks behind its underscores if it is too long for a column.
+def breakable(word: str, mark: str = "_") -> str:
+    r"""A word that breaks behind its marks if it is too long for a column.
 
     >>> breakable("kv_heads=8"), breakable("kv_bytes_per_token=131072")
     ('kv_heads=8', 'kv_\u200bbytes_\u200bper_\u200btoken=131072')
     """
-    return word.replace("_", "_\N{ZERO WIDTH SPACE}") if len(word) > 18 else word
+    return word.replace(mark, f"{mark}\N{ZERO WIDTH SPACE}") if len(word) > 18 else word
 
 
 def percent(share: float) -> str:
@@ -171,4 +189,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_node(cell, html=(visit_cell, depart_cell))
     app.add_directive("nomenclature", Nomenclature)
     app.add_directive("published", Published)
+    app.add_directive("inputs", Inputs)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

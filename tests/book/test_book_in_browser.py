@@ -1,98 +1,59 @@
-"""The built book in a real browser, read from files: nothing is fetched, nothing overflows."""
+"""The built book in a real browser, read from files: for every reader, and nothing fetched."""
 
-import itertools
-import json
-import re
-import shutil
-import subprocess
-import time
-import urllib.request
 from pathlib import Path
 
+import browser
 import pytest
-import websocket
 
-HTML = Path(__file__).resolve().parents[2] / "book" / "_build" / "paper" / "html"
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "book" / "_build" / "paper" / "html"
+CHECKS = Path(__file__).with_name("page_checks.js").read_text("utf-8")
 PAGES = sorted(path.name for path in HTML.glob("*.html"))
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-quic --remote-debugging-port=0 "
-    "--remote-allow-origins=*"
-)
 pytestmark = [
     pytest.mark.skipif(not PAGES, reason="the book is not built (make paper)"),
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine"),
+    pytest.mark.skipif(browser.PROGRAM is None, reason="no Chromium on this machine"),
 ]
-
-
-class Tab:
-    """One tab of a browser, driven by its debugging protocol."""
-
-    def __init__(self, address):
-        self.socket = websocket.create_connection(address, timeout=30)
-        self.numbers = itertools.count(1)
-        self.events = []
-        for domain in ("Page", "Network", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method, **parameters):
-        number = next(self.numbers)
-        self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
-        while (message := json.loads(self.socket.recv())).get("id") != number:
-            self.events.append(message)
-        assert "error" not in message, message
-        return message["result"]
-
-    def evaluate(self, expression):
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        return result["result"].get("value")
-
-    def wait(self, expression):
-        """Wait until an expression is true in the page."""
-        deadline = time.monotonic() + 20
-        while not (value := self.evaluate(expression)):
-            assert time.monotonic() < deadline, f"never true: {expression}"
-            time.sleep(0.05)
-        return value
-
-    def open(self, page, width=1280):
-        """Open a page of the book and return what happened while it loaded."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=800,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
-        self.events.clear()
-        address = (HTML / page).as_uri()
-        self.call("Page.navigate", url=address)
-        self.wait(f"location.href.startsWith('{address}') && document.readyState == 'complete'")
-        return list(self.events)
+FAULTY = """<!doctype html><html><title>Faulty</title>
+<meta name=viewport content="width=device-width"><body><main style="width: 400px">
+<h3 id=a>A heading without those above it</h3>
+<p id=a style="color: #999; background: #fff">grey on white</p>
+<p style="white-space: nowrap">a line that does not fit a narrow page, whatever is done to it</p>
+<div style="overflow: auto; width: 90px"><pre style="width: 300px">not reached</pre></div>
+<div style="width: 90px; overflow: hidden" class="equation-box"><pre>a long equation</pre></div>
+<a href="#a"></a>
+<figure style="background: #000"><img src="missing.svg" width=9 height=9></figure>
+</main></body></html>"""
 
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
-    profile = tmp_path_factory.mktemp("profile")
-    command = [BROWSER, *FLAGS.split(), f"--user-data-dir={profile}", "about:blank"]
-    browser = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        port = next(filter(None, (re.search(r"ws://[^:]+:(\d+)/", ln) for ln in browser.stderr)))
-        with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/json") as answer:
-            (target,) = (item for item in json.load(answer) if item["type"] == "page")
-        tab = Tab(target["webSocketDebuggerUrl"])
-        yield tab
-        tab.socket.close()
-    finally:
-        browser.terminate()
-        browser.wait()
-        browser.stderr.close()
+    with browser.tab(tmp_path_factory.mktemp("profile")) as opened:
+        opened.emulate("light")
+        yield opened
+
+
+def complaints(events):
+    """What the page's scripts threw, and what the browser logged as an error."""
+    return [
+        event["params"]
+        for event in events
+        if event["method"] == "Runtime.exceptionThrown"
+        or (event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error")
+        or (event["method"] == "Runtime.consoleAPICalled" and event["params"]["type"] == "error")
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page(tab, page):
-    events = tab.open(page, width=360)
+    events = tab.open(HTML / page, 360)
+    for width in (360, 1280):
+        tab.resize(width)
+        for scheme in ("dark", "light"):
+            tab.emulate(scheme)
+            found = tab.evaluate(CHECKS)
+            assert {check: list_ for check, list_ in found.items() if list_} == {}, (width, scheme)
+    events += tab.events
+    assert complaints(events) == []
     requests = [
         event["params"]["request"]["url"]
         for event in events
@@ -101,33 +62,72 @@ def test_page(tab, page):
     assert len(requests) > 1
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
 
-    complaints = [
-        event["params"]
-        for event in events
-        if event["method"] == "Runtime.exceptionThrown"
-        or (event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error")
-        or (event["method"] == "Runtime.consoleAPICalled" and event["params"]["type"] == "error")
-    ]
-    assert complaints == []
 
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
-    too_wide = """[...document.querySelectorAll('.bd-article > section, .bd-article p')]
-        .filter(element => !element.closest('table, .equation-box'))
-        .filter(element => element.getBoundingClientRect().right > 360)
-        .map(element => element.textContent.slice(0, 60))"""
-    assert tab.evaluate(too_wide) == []
-    cut = """[...document.querySelectorAll('.equation-box, :has(> table.stacking)')]
-        .filter(box => box.scrollWidth > box.clientWidth + 1)
-        .map(box => box.textContent.slice(0, 60))"""
-    assert tab.evaluate(cut) == []
-    silent = "[...document.images].filter(image => !image.alt.trim()).map(image => image.src)"
-    assert tab.evaluate(silent) == []
-    broken = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
-    assert tab.evaluate(broken) == []
+def test_every_check_of_a_page_can_fail(tab, tmp_path):
+    (tmp_path / "faulty.html").write_text(FAULTY)
+    events = tab.open(tmp_path / "faulty.html", 360)
+    assert complaints(events) != []
+    assert [check for check, found in tab.evaluate(CHECKS).items() if not found] == []
+
+
+def ring(tab):
+    """Every stop of the keyboard on a page, in order: what it is, and whether it shows.
+
+    A stop shows if it lies in the window and has an outline or a shadow.
+    """
+    stop = """(() => {
+        const element = document.activeElement, style = getComputedStyle(element);
+        const box = element.getBoundingClientRect();
+        const ring = parseFloat(style.outlineWidth) > 0 && style.outlineStyle != 'none';
+        const inside = box.bottom > 0 && box.right > 0 && box.top < innerHeight;
+        return {
+            what: element.className || element.hash || element.tagName,
+            shows: inside && (ring || style.boxShadow != 'none'),
+            page: element == document.body || element == document.documentElement,
+        };
+    })()"""
+    for _ in range(200):
+        tab.press("Tab")
+        found = tab.evaluate(stop)
+        if found["page"]:
+            return
+        yield found
+    pytest.fail("the keyboard is caught on the page")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_keyboard_reaches_every_control_and_shows_where_it_is(tab, width):
+    tab.open(HTML / "20_recovery.html", width)
+    stops = list(ring(tab))
+    assert [stop["what"] for stop in stops if not stop["shows"]] == []
+    assert stops[0]["what"] == "#main-content"
+    reached = " ".join(stop["what"] for stop in stops)
+    controls = ["primary-toggle", "theme-switch-button", "search-button", "SUMMARY", "right-next"]
+    controls += ["secondary-toggle"] if width < 600 else ["nav-link"]
+    assert [control for control in controls if control not in reached] == []
+
+
+def test_the_skip_link_leads_to_the_text(tab):
+    tab.open(HTML / "20_recovery.html")
+    tab.press("Tab")
+    tab.press("Enter")
+    tab.wait("location.hash == '#main-content'")
+    tab.press("Tab")
+    assert tab.evaluate("!!document.activeElement.closest('main')")
+
+
+def test_the_contents_open_and_close_by_keyboard_on_a_phone(tab):
+    tab.open(HTML / "20_recovery.html", 360)
+    assert not tab.evaluate("!!document.querySelector('dialog[open]')")
+    tab.evaluate("document.querySelector('.primary-toggle').focus()")
+    tab.press("Enter")
+    tab.wait("[...document.querySelectorAll('dialog[open] a.reference')].length > 5")
+    tab.press("Escape")
+    tab.wait("!document.querySelector('dialog[open]')")
 
 
 def test_search_finds_a_term(tab):
-    tab.open("index.html")
+    tab.open(HTML / "index.html")
     tab.wait("!!document.querySelector('form.bd-search input[name=q]')")
     tab.evaluate(
         """(() => {
@@ -143,7 +143,7 @@ def test_search_finds_a_term(tab):
 
 
 def test_equations_are_drawn_in_the_font_of_the_book(tab):
-    tab.open("nomenclature.html")
+    tab.open(HTML / "nomenclature.html")
     tab.call("DOM.enable")
     tab.call("CSS.enable")
     root = tab.call("DOM.getDocument")["root"]["nodeId"]
