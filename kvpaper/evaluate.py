@@ -6,6 +6,7 @@ has ``quantity`` (its unit is the suffix), ``kind``, ``value`` and its coordinat
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -134,8 +135,7 @@ def _table(scenario: Scenario) -> latency.PrefillTable | None:
     if name not in latency.instances():
         known = ", ".join(instance.name for instance in latency.usual())
         raise InputError(where, repr(name), f"one of {known}, or another name in latency/kv.csv")
-    table = latency.prefill_table(name)
-    model = models.load(latency.instances()[name].model).name
+    table, model = latency.prefill_table(name), _tabulated_model(name)
     if (model, table.gpus) != (scenario.model.name, scenario.hardware.gpus):
         raise InputError(
             where,
@@ -143,6 +143,11 @@ def _table(scenario: Scenario) -> latency.PrefillTable | None:
             f"one of {scenario.model.name} on {scenario.hardware.gpus}",
         )
     return table
+
+
+@lru_cache  # asked for at every point of a curve, and a model is a file
+def _tabulated_model(name: str) -> str:
+    return models.load(latency.instances()[name].model).name
 
 
 def _prefill_time(scenario: Scenario, new_tokens: float, cached_tokens: float) -> float:
