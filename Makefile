@@ -58,6 +58,10 @@ book: paper ## Build the book from the executed notebooks
 pdf: $(PDF) ## Print the book into one PDF, with Chromium or Chrome
 	@echo "The PDF is at $(PDF)"
 
+.PHONY: drift
+drift: notebooks ## Show the paper's numbers that moved since the last release, and why
+	@$(BIN)/python book/drift.py
+
 .PHONY: lab
 lab: $(ENV) ## Open JupyterLab on the sources
 	$(BIN)/jupyter lab --notebook-dir=notebooks
