@@ -19,6 +19,7 @@ from kvpaper.figures.style import (
     as_rate,
     as_time,
     as_tokens,
+    note,
     nothing,
     panels,
     time,
@@ -42,9 +43,7 @@ def kv_bytes(rows: pd.DataFrame, own: str) -> Figure:
     for curve in curves:
         mine = own in names[curve]
         axes.plot(lines.index, curve, color=INK if mine else GREY, linewidth=2 if mine else 1)
-    axes.xaxis.set_major_locator(LogLocator(32, numticks=12))
-    axes.xaxis.set_minor_locator(NullLocator())
-    as_tokens(axes.xaxis)
+    as_tokens(axes.xaxis, 32)
     as_bytes(axes.yaxis)
     axes.margins(x=0)
     heights = _apart(np.log10([curve[-1] for curve in curves]), axes, 11)
@@ -85,22 +84,16 @@ def recovery_chart(rows: pd.DataFrame, published: pd.DataFrame) -> Figure:
     axes.barh(places, times.value, color=[TIER_COLOURS[tier] for tier in times.tier], height=0.55)
     printed = dict(zip(published.tier, published.value, strict=True))
     for place, tier, value in zip(places, times.tier, times.value, strict=True):
-        axes.annotate(time(value), (value, place), (9, 0), textcoords="offset points", va="center")
+        note(axes, time(value), (value, place), (9, 0), va="center")
         if tier in printed:
             axes.plot(printed[tier], place, "D", color="white", markeredgecolor=INK, markersize=6)
     axes.set_yticks(places, [TIER_NAMES[tier] for tier in times.tier])
     ratio = rows[rows.quantity == "fetch_time_ratio"].iloc[0]
     top = len(times) - 0.45
-    axes.annotate(
-        "",
-        (times.value.min(), top),
-        (times.value.max(), top),
-        arrowprops={"arrowstyle": "<->", "color": INK},
-    )
+    ends = (times.value.min(), top), (times.value.max(), top)
+    axes.annotate("", *ends, arrowprops={"arrowstyle": "<->", "color": INK})
     middle = np.sqrt(times.value.min() * times.value.max())
-    axes.annotate(
-        f"{ratio.value:,.0f}x", (middle, top), (0, 3), textcoords="offset points", ha="center"
-    )
+    note(axes, f"{ratio.value:,.0f}x", (middle, top), (0, 3), ha="center")
     axes.set(xscale="log", xlabel="time to recover 1 GB of KV cache", ylim=(-0.5, len(times)))
     axes.set_xlim(times.value.min() / 4, times.value.max() * 8)
     as_time(axes.xaxis)
@@ -113,30 +106,26 @@ def recovery_chart(rows: pd.DataFrame, published: pd.DataFrame) -> Figure:
 def recovery_lengths(rows: pd.DataFrame, crossovers: pd.DataFrame) -> Figure:
     """Recovery time against prefix length: each tier, recomputing, and where they cross."""
     figure, axes = panels(3.8)
-    for tier, line in rows[rows.quantity == "fetch_time_s"].groupby("tier", sort=False):
-        axes.plot(line.tokens, line.value, color=TIER_COLOURS[tier], label=TIER_NAMES[tier])
+    _fetches(axes, rows)
     line = rows[rows.quantity == "recompute_time_s"]
     axes.plot(line.tokens, line.value, color=INK, linestyle="--", label="recompute")
     for _, row in crossovers.iterrows():
         if line.tokens.min() < row.value < line.tokens.max():
             time = np.interp(row.value, line.tokens, line.value)
             axes.plot(row.value, time, "o", color=TIER_COLOURS[row.tier], markersize=5)
-            axes.annotate(
-                f"{row.value:,.0f} tokens",
-                (row.value, time),
-                (6, -10),
-                textcoords="offset points",
-                color=TIER_COLOURS[row.tier],
-            )
-    axes.set(
-        xscale="log", yscale="log", xlabel="prefix [tokens]", ylabel="time to have its KV cache"
-    )
-    axes.xaxis.set_major_locator(LogLocator(4, numticks=12))
-    axes.xaxis.set_minor_locator(NullLocator())
-    as_tokens(axes.xaxis)
+            told = f"{row.value:,.0f} tokens"
+            note(axes, told, (row.value, time), (6, -10), color=TIER_COLOURS[row.tier])
+    axes.set(xscale="log", yscale="log", xlabel="prefix [tokens]")
+    axes.set_ylabel("time to have its KV cache")
+    as_tokens(axes.xaxis, 4)
     as_time(axes.yaxis)
     axes.legend(loc="upper left")
     return figure
+
+
+def _fetches(axes, rows: pd.DataFrame) -> None:
+    for tier, line in rows[rows.quantity == "fetch_time_s"].groupby("tier", sort=False):
+        axes.plot(line.tokens, line.value, color=TIER_COLOURS[tier], label=TIER_NAMES[tier])
 
 
 def slack(rows: pd.DataFrame, slo_s: float) -> Figure:
@@ -152,9 +141,7 @@ def slack(rows: pd.DataFrame, slo_s: float) -> Figure:
     line = left[left.pool == "disaggregated"]
     usable = np.minimum(line.value.to_numpy().clip(0), computed.value.to_numpy())
     axes.fill_between(line.tokens, 0, usable, color="#999999", alpha=0.18, linewidth=0)
-    fetches = rows[rows.quantity == "fetch_time_s"]
-    for tier, line in fetches.groupby("tier", sort=False):
-        axes.plot(line.tokens, line.value, color=TIER_COLOURS[tier], label=TIER_NAMES[tier])
+    _fetches(axes, rows)
     axes.axhline(slo_s, color=INK, linewidth=0.8, linestyle=":", label="target")
     axes.set(xlabel="prefix [tokens]", ylabel="time", ylim=(0, slo_s * 1.2))
     axes.margins(x=0)
@@ -174,23 +161,13 @@ def break_even(rows: pd.DataFrame, working_set_bytes: float) -> Figure:
     sizes = rows[rows.quantity == "break_even_bytes"]
     for tier, part in sizes.groupby("tier", sort=False):
         table = part.pivot(index="beta", columns="band", values="value").clip(low / 10, high * 10)
-        axes.fill_between(
-            table.index, table.low, table.high, color=TIER_COLOURS[tier], alpha=0.2, linewidth=0
-        )
-        axes.plot(table.index, table.middle, color=TIER_COLOURS[tier], label=TIER_NAMES[tier])
-    axes.axhline(
-        working_set_bytes,
-        color=INK,
-        linewidth=0.8,
-        linestyle=":",
-        label="working set, no use beyond",
-    )
-    axes.set(
-        yscale="log",
-        ylim=(low, high),
-        xlabel=r"tail exponent $\beta$",
-        ylabel="break-even capacity",
-    )
+        colour, at = TIER_COLOURS[tier], table.index
+        axes.fill_between(at, table.low, table.high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(at, table.middle, color=colour, label=TIER_NAMES[tier])
+    label = "working set, no use beyond"
+    axes.axhline(working_set_bytes, color=INK, linewidth=0.8, linestyle=":", label=label)
+    axes.set(yscale="log", ylim=(low, high), ylabel="break-even capacity")
+    axes.set_xlabel(r"tail exponent $\beta$")
     axes.margins(x=0)
     as_bytes(axes.yaxis)
     axes.legend(loc="lower left")
@@ -245,14 +222,9 @@ def needed_rates(rows: pd.DataFrame, rates: dict[str, float]) -> Figure:
     axes.hlines(places, needed.value.min() / 3, needed.value, color=INK, linewidth=1.5)
     axes.plot(needed.value, places, "|", color=INK, markersize=12, markeredgewidth=2)
     for place, value in zip(places, needed.value, strict=True):
-        axes.annotate(
-            f"{units.text(value, units.SIZES)}/s",
-            (value, place),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-        )
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        rate = f"{units.text(value, units.SIZES)}/s"
+        note(axes, rate, (value, place), (6, 0), va="center", bbox=box)
     for tier, rate in rates.items():
         if needed.value.min() / 3 <= rate <= needed.value.max() * 30:
             axes.axvline(rate, color=TIER_COLOURS[tier], linestyle=":", linewidth=1.6)

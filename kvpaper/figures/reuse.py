@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from kvpaper.figures.style import INK, TIER_COLOURS, TIER_NAMES, as_time, panels
+from kvpaper.figures.style import INK, as_time, mark_tiers, open_circles, panels
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 # Other than those of the tiers, which stand beside them.
@@ -12,8 +12,9 @@ _ROUTINGS = ("random", "round robin", "least loaded", "session", "prefix")
 
 
 def _each_trace(rows: pd.DataFrame):
+    """Name, rows and colour of each trace."""
     names = zip(rows.trace.unique(), _TRACE_COLOURS, strict=False)
-    return [(name, rows[rows.trace == name], colour) for name, colour in names]
+    return [(name.replace("_", " "), rows[rows.trace == name], colour) for name, colour in names]
 
 
 def curve(rows: pd.DataFrame, tiers: dict[str, float] | None = None) -> Figure:
@@ -22,13 +23,9 @@ def curve(rows: pd.DataFrame, tiers: dict[str, float] | None = None) -> Figure:
     for name, part, colour in _each_trace(rows):
         hits = part[(part.quantity == "hit_rate") & (part.rate == "block")]
         upper = part[(part.quantity == "hull_hit_rate") & (part.capacity_blocks > 0)]
-        axes.plot(
-            hits.capacity_blocks, hits.value, "o", color=colour, fillstyle="none",
-            markersize=2.5, label=name.replace("_", " "),
-        )  # fmt: skip
+        open_circles(axes, hits.capacity_blocks, hits.value, colour, name)
         axes.plot(upper.capacity_blocks, upper.value, color=colour, linewidth=0.8)
-    for tier, blocks in (tiers or {}).items():
-        axes.axvline(blocks, color=TIER_COLOURS[tier], linestyle=":", label=TIER_NAMES[tier])
+    mark_tiers(axes, tiers)
     axes.set(xscale="log", xlabel="capacity [blocks]", ylabel="block hit rate", ylim=(0, None))
     axes.legend(loc="upper left")
     return figure
@@ -39,10 +36,7 @@ def elasticity(rows: pd.DataFrame) -> Figure:
     figure, axes = panels()
     for name, part, colour in _each_trace(rows):
         line = part[part.quantity == "elasticity"]
-        axes.plot(
-            line.capacity_blocks, line.value, "o", color=colour, fillstyle="none",
-            markersize=2.5, label=name.replace("_", " "),
-        )  # fmt: skip
+        open_circles(axes, line.capacity_blocks, line.value, colour, name)
         values = part[part.quantity.str.startswith("beta")].set_index("quantity").value
         if "beta" in values:
             span = values[["beta_range_low_blocks", "beta_range_high_blocks"]]
@@ -57,10 +51,8 @@ def intervals(rows: pd.DataFrame, break_even_s: dict[str, float] | None = None) 
     figure, axes = panels()
     for name, part, colour in _each_trace(rows):
         line = part[part.quantity == "reuse_share"]
-        axes.plot(line.interval_s, line.value, color=colour, label=name.replace("_", " "))
-    for tier, seconds in (break_even_s or {}).items():
-        label = f"break-even, {TIER_NAMES[tier]}"
-        axes.axvline(seconds, color=TIER_COLOURS[tier], linestyle=":", label=label)
+        axes.plot(line.interval_s, line.value, color=colour, label=name)
+    mark_tiers(axes, break_even_s, "break-even, {}")
     axes.set(xscale="log", xlabel="reuse interval", ylabel="share of references", ylim=(0, None))
     axes.set_xticks([1e-3, 1, 60, 3600, 86400])
     axes.minorticks_off()
@@ -77,19 +69,13 @@ def optimum(rows: pd.DataFrame, prices: dict[str, float] | None = None) -> Figur
     figure, axes = panels()
     for name, part, colour in _each_trace(rows):
         found = part[part.quantity == "optimum_blocks"]
-        label = name.replace("_", " ")
         best = found[found.kind == "simulated"].sort_values("price_ratio")
-        axes.plot(
-            best.price_ratio, best.value, "o", color=colour, fillstyle="none",
-            markersize=2.5, label=label,
-        )  # fmt: skip
+        open_circles(axes, best.price_ratio, best.value, colour, name)
         closed = found[found.kind == "predicted"].sort_values("price_ratio")
         axes.plot(closed.price_ratio, closed.value, color=colour, linewidth=1.2)
     axes.plot([], [], color=INK, linewidth=1.2, label="closed form")
-    for tier, price in (prices or {}).items():
-        if not 0 < price < float("inf"):
-            continue
-        axes.axvline(price, color=TIER_COLOURS[tier], linestyle=":", label=TIER_NAMES[tier])
+    paid = {tier: price for tier, price in (prices or {}).items() if 0 < price < float("inf")}
+    mark_tiers(axes, paid)
     axes.set(
         xscale="log",
         yscale="log",
@@ -103,9 +89,8 @@ def optimum(rows: pd.DataFrame, prices: dict[str, float] | None = None) -> Figur
 def pooling(rows: pd.DataFrame, trace: str, servers: int) -> Figure:
     """Hit rate of one pooled cache over that of split ones, by routing; and the closed form."""
     figure, axes = panels()
-    found = rows[
-        (rows.quantity == "pooled_gain") & (rows.trace == trace) & (rows.servers == servers)
-    ]
+    found = rows[(rows.quantity == "pooled_gain") & (rows.trace == trace)]
+    found = found[found.servers == servers]
     closed = found[found.kind == "predicted"]
     axes.plot(closed.capacity_blocks, closed.value, color=INK, label="closed form, local beta")
     for routing, colour in zip(_ROUTINGS, _COLOURS, strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib
 import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from kvpaper import data, units
 
@@ -55,6 +55,23 @@ def nothing(why: str) -> Figure:
     return figure
 
 
+def note(axes, text: str, at: tuple, offset: tuple[float, float], **style) -> None:
+    """A text so many points beside a place of the axes."""
+    axes.annotate(text, at, offset, textcoords="offset points", **style)
+
+
+def open_circles(axes, x, y, colour: str, label: str) -> None:
+    """The mark of simulated rows."""
+    axes.plot(x, y, "o", color=colour, fillstyle="none", markersize=2.5, label=label)
+
+
+def mark_tiers(axes, places: dict[str, float] | None, label: str = "{}") -> None:
+    """A dotted line at the place of each tier."""
+    for tier, place in (places or {}).items():
+        name = label.format(TIER_NAMES[tier])
+        axes.axvline(place, color=TIER_COLOURS[tier], linestyle=":", label=name)
+
+
 def time(seconds: float) -> str:
     return units.text(seconds, units.TIMES[1:]).replace("us", "µs") if seconds else "0"
 
@@ -76,7 +93,10 @@ def as_rate(axis) -> None:
     _label(axis, lambda value: f"{units.text(value, units.SIZES)}/s")
 
 
-def as_tokens(axis) -> None:
+def as_tokens(axis, base: int) -> None:
+    """Ticks at powers of ``base``, thousands of 1,024 as k."""
+    axis.set_major_locator(LogLocator(base, numticks=12))
+    axis.set_minor_locator(NullLocator())
     _label(axis, lambda value: f"{value / 1024:g}k" if value >= 1024 else f"{value:g}")
 
 
