@@ -32,14 +32,14 @@ def arguments(row: dict[str, str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in row["arguments"].split())
 
 
+def _floats(given: dict[str, str]) -> dict[str, float]:
+    return {name: float(value) for name, value in given.items()}
+
+
 def _kv_bytes_per_token(**given: str) -> float:
     if "model" in given:
         return models.size(models.load(given["model"]), dtype=given["dtype"])["kv_bytes_per_token"]
-    return size.kv_bytes_per_token(**{name: float(value) for name, value in given.items()})
-
-
-def _prefix_tokens(kv_bytes: str, kv_bytes_per_token: str) -> float:
-    return size.prefix_tokens(float(kv_bytes), float(kv_bytes_per_token))
+    return size.kv_bytes_per_token(**_floats(given))
 
 
 def _fetch_time(kv_bytes: str, tier: str) -> float:
@@ -47,31 +47,15 @@ def _fetch_time(kv_bytes: str, tier: str) -> float:
     return recovery.fetch_time(float(kv_bytes), part.read_bytes_per_s, part.access_latency_s)
 
 
-def _fetch_time_ratio(slow: str, fast: str) -> float:
-    return _fetch_time("1e9", slow) / _fetch_time("1e9", fast)
-
-
-def _replayed(trace: str, quantity: str, **at: str) -> "pandas.DataFrame":
-    """Rows of a public trace, as derived once from the published file."""
+def _replayed(trace: str, quantity: str, **at: str) -> "pandas.Series":
+    """Values of a public trace by capacity, as derived once from the published file."""
     rows = results.read("public", "50_reuse")
     rows = rows[(rows.trace == trace) & (rows.quantity == quantity)]
     for name, value in at.items():
         rows = rows[rows[name] == value]
     if rows.empty:
         raise Missing(_UNAVAILABLE.get(trace, "no rows of this trace"))
-    return rows
-
-
-def _requests(trace: str) -> float:
-    return _replayed(trace, "requests").value.iloc[0]
-
-
-def _mean_input_tokens(trace: str) -> float:
-    return _replayed(trace, "mean_input_tokens").value.iloc[0]
-
-
-def _full_block_ceiling(trace: str) -> float:
-    return _replayed(trace, "ceiling", rate="full_block").value.iloc[0]
+    return rows.set_index("capacity_blocks").value
 
 
 def _share_of_ceiling(trace: str, tokens: str) -> float:
@@ -79,20 +63,19 @@ def _share_of_ceiling(trace: str, tokens: str) -> float:
     import numpy
 
     curve = _replayed(trace, "hit_rate", rate="token")
-    block_tokens = _replayed(trace, "block_tokens").value.iloc[0]
-    blocks = math.log(float(tokens) / block_tokens)
-    hits = numpy.interp(blocks, numpy.log(curve.capacity_blocks), curve.value)
-    return hits / _replayed(trace, "ceiling", rate="token").value.iloc[0]
+    blocks = math.log(float(tokens) / _replayed(trace, "block_tokens").iloc[0])
+    hits = numpy.interp(blocks, numpy.log(curve.index), curve)
+    return hits / _replayed(trace, "ceiling", rate="token").iloc[0]
 
 
 FORMULAS: dict[str, Callable[..., float]] = {
     "kv_bytes_per_token": _kv_bytes_per_token,
-    "prefix_tokens": _prefix_tokens,
+    "prefix_tokens": lambda **given: size.prefix_tokens(**_floats(given)),
     "fetch_time": _fetch_time,
-    "fetch_time_ratio": _fetch_time_ratio,
-    "requests": _requests,
-    "mean_input_tokens": _mean_input_tokens,
-    "full_block_ceiling": _full_block_ceiling,
+    "fetch_time_ratio": lambda slow, fast: _fetch_time("1e9", slow) / _fetch_time("1e9", fast),
+    "requests": lambda trace: _replayed(trace, "requests").iloc[0],
+    "mean_input_tokens": lambda trace: _replayed(trace, "mean_input_tokens").iloc[0],
+    "full_block_ceiling": lambda trace: _replayed(trace, "ceiling", rate="full_block").iloc[0],
     "share_of_ceiling": _share_of_ceiling,
 }
 
@@ -144,13 +127,6 @@ def compared() -> list[Row]:
                 status = "by construction: its inputs were derived from it"
         except Missing as reason:
             here, status = None, f"not reproduced here: {reason}"
-        rows.append(
-            {
-                **row,
-                "kind": "published",
-                "value": float(row["value"]),
-                "reproduced": here,
-                "status": status,
-            }
-        )
+        printed = {"kind": "published", "value": float(row["value"])}
+        rows.append({**row, **printed, "reproduced": here, "status": status})
     return rows

@@ -259,22 +259,17 @@ class _Settings:
                 self.entry |= {key: rule[key] for key in rule.keys() - {"if", "set"}}
         self.read -= set(self.table["limits"].values()) - {*self.ignored}
 
-    def refuse(self, key: str, expected: str) -> NoReturn:
-        """Raise the error of one key."""
+    def refuse(self, name: str, expected: str) -> NoReturn:
+        """Raise the error of one setting, under the key that the file gives it."""
+        keys = self.table["spellings"].get(name, [name])
+        given = sorted(self.file.keys() & set(keys), key=keys.index)
+        key = next((key for key in given if self.file[key] is not None), [*given, keys[0]][0])
         found = "nothing"
         if key in self.file:
             found = _brief(self.file[key])
         elif self.defaults.get(key) is not None:
             found = f"the class's {self.defaults[key]}"
         raise InputError(f"{self.where}{key}", found, expected)
-
-    def refuse_setting(self, name: str, expected: str) -> NoReturn:
-        """Raise the error of one setting, under the key that the file gives it."""
-        keys = self.table["spellings"].get(name, [name])
-        given = sorted(
-            (key for key in keys if key in self.file), key=lambda k: self.file[k] is None
-        )
-        self.refuse([*given, keys[0]][0], expected)
 
     def stated(self, key: str) -> Any:
         """The value under exactly this key, else the class's."""
@@ -301,14 +296,11 @@ class _Settings:
         given = {key: self.file[key] for key in keys if key in self.file}
         if name not in self.table["spellings"]:
             given = {key: value for key, value in given.items() if value != "auto"}
-        found = {
-            key: value
-            for key, value in given.items()
-            if value is not None and key not in self.ignored
-        }
+        read = {key: value for key, value in given.items() if key not in self.ignored}
+        found = {key: value for key, value in read.items() if value is not None}
         if len({json.dumps(value) for value in found.values()}) > 1:
             self.refuse(next(iter(found)), f"the same value under {' and '.join(found)}")
-        if found or given.keys() - set(self.ignored):
+        if read:
             return next(iter(found.values()), None)
         return self._of_class(self.defaults.get(name), layer)
 
@@ -351,7 +343,7 @@ class _Settings:
             if factor is None:
                 return None
             if not factor and operation != "*":
-                self.refuse_setting(token, "a number above zero")
+                self.refuse(token, "a number above zero")
             product = _OPERATIONS[operation](product, factor)
         return total + product
 
@@ -360,13 +352,13 @@ class _Settings:
         value = self.value(name, layer, kind)
         if isinstance(value, list):
             if len(value) != self.layers:
-                self.refuse_setting(name, "one number, or one for each layer")
+                self.refuse(name, "one number, or one for each layer")
             value = value[layer or 0]
         if value is None:
             return None
         real = isinstance(value, int | float | Fraction) and not isinstance(value, bool)
         if not real or not 0 <= value <= _LARGEST_COUNT:
-            self.refuse_setting(name, f"a number from 0 to {_LARGEST_COUNT}")
+            self.refuse(name, f"a number from 0 to {_LARGEST_COUNT}")
         return Fraction(value)
 
     def count(
@@ -375,7 +367,7 @@ class _Settings:
         """A setting that is a whole number, None if there is none."""
         number = self.scalar(name, layer, kind)
         if number is not None and (number < least or number.denominator != 1):
-            self.refuse_setting(name, f"a whole number from {least} to {_LARGEST_COUNT}")
+            self.refuse(name, f"a whole number from {least} to {_LARGEST_COUNT}")
         return None if number is None else int(number)
 
     def fact(self, name: str) -> int | None:
@@ -439,7 +431,7 @@ def _words(settings: _Settings) -> list[str]:
     table, entry = settings.table, settings.entry
     count = settings.count("num_hidden_layers")
     if count is not None and count > _MOST_LAYERS:
-        settings.refuse_setting("num_hidden_layers", f"at most {_MOST_LAYERS} layers")
+        settings.refuse("num_hidden_layers", f"at most {_MOST_LAYERS} layers")
     for key, meaning in (entry.get("one_per_layer", {}) | table["one_per_layer"]).items():
         words = _translated(settings, key, meaning)
         if words:
@@ -451,7 +443,7 @@ def _words(settings: _Settings) -> list[str]:
     if settings.stated("block_configs"):
         return _blocks(settings, settings.stated("block_configs"), count)
     if count is None:
-        settings.refuse_setting("num_hidden_layers", "the number of layers")
+        settings.refuse("num_hidden_layers", "the number of layers")
     for key, meaning in table["repeated"].items():
         if isinstance(settings.stated(key), str | list):
             words = _translated(settings, key, meaning)
@@ -556,15 +548,12 @@ def _blocks(settings: _Settings, blocks: Any, count: int | None) -> list[str]:
         if own.pop("no_op", None) or own.pop("replace_with_linear", None):
             words.append("nothing")
             continue
-        group, heads = (
-            own.pop("n_heads_in_group", None),
-            settings.count("num_attention_heads", layer),
-        )
+        group = own.pop("n_heads_in_group", None)
+        heads = settings.count("num_attention_heads", layer)
         if group is not None:
             if type(group) is not int or group < 1 or not heads or heads % group:
-                raise InputError(
-                    f"{where}.n_heads_in_group", _brief(group), f"a divisor of {heads}"
-                )
+                where = f"{where}.n_heads_in_group"
+                raise InputError(where, _brief(group), f"a divisor of {heads}")
             own["num_key_value_heads"] = heads // group
         if "window_length" in own:
             own["sliding_window"] = own.pop("window_length")
@@ -591,7 +580,7 @@ def _caches(
             elif part == "index" and indexing[layer]:
                 width = settings.count("index_head_dim", layer)
                 if width is None:
-                    settings.refuse_setting("index_head_dim", "the width of an index key")
+                    settings.refuse("index_head_dim", "the width of an index key")
                 kept["index", width, None, None] += copies
             elif part not in ("index", "nothing") and layer not in borrowing:
                 kept[_attention(settings, layer, part)] += copies
@@ -607,12 +596,12 @@ def _attention(settings: _Settings, layer: int, kind: str) -> tuple[Any, ...]:
     limit = settings.table["limits"].get(kind)
     window = settings.count(limit, layer, kind, least=0) if limit else None
     if limit and not window and settings.stated_layout:
-        settings.refuse_setting(limit, "the window of the layers that are said to have one")
+        settings.refuse(limit, "the window of the layers that are said to have one")
     latent = settings.count("kv_lora_rank", layer, kind, least=0)
     if latent:
         rotary = settings.count("qk_rope_head_dim", layer, kind, least=0)
         if rotary is None:
-            settings.refuse_setting("qk_rope_head_dim", "the width of the key beside the latent")
+            settings.refuse("qk_rope_head_dim", "the width of the key beside the latent")
         return "window" if window else "mla", latent + rotary, window or None, None
     heads = settings.count("num_attention_heads", layer, kind)
     kv_heads = settings.count("num_key_value_heads", layer, kind)
@@ -621,10 +610,10 @@ def _attention(settings: _Settings, layer: int, kind: str) -> tuple[Any, ...]:
         kv_heads = heads
     if kv_heads is None or (heads and heads % kv_heads):
         expected = f"the number of KV heads, a divisor of {heads or 'the query heads'}"
-        settings.refuse_setting("num_key_value_heads", expected)
+        settings.refuse("num_key_value_heads", expected)
     key_width = _head_dim(settings, layer, kind)
     if key_width is None:
-        settings.refuse_setting("head_dim", "the width of a head, or hidden_size and heads")
+        settings.refuse("head_dim", "the width of a head, or hidden_size and heads")
     value_width = settings.count("v_head_dim", layer, kind, least=0) or key_width
     elements = kv_heads * (key_width + value_width)
     return "window" if window else "full", elements, window or None, kv_heads
@@ -637,7 +626,7 @@ def _head_dim(settings: _Settings, layer: int | None, kind: str) -> int | None:
     if stated or hidden is None or heads is None:
         return stated
     if hidden % heads:
-        settings.refuse_setting("head_dim", f"a width: {heads} heads do not divide {hidden}")
+        settings.refuse("head_dim", f"a width: {heads} heads do not divide {hidden}")
     return hidden // heads
 
 
