@@ -477,8 +477,8 @@ def load(name_or_path: str) -> Scenario:
     Parameters
     ----------
     name_or_path : str
-        The name of a file in ``data/scenarios`` or the path of a YAML file. A model given as a
-        path is looked up from the folder of that file.
+        The name of a file in ``data/scenarios`` or the path of a YAML file. A model or a trace
+        given as a path is looked up from the folder of that file.
 
     Raises
     ------
@@ -503,7 +503,7 @@ def load(name_or_path: str) -> Scenario:
         model=_model(tree, middle.model, file.parent),
         hardware=middle.hardware,
         serving=middle.serving,
-        workload=middle.workload,
+        workload=_with_trace(middle.workload, file.parent),
         slo=middle.slo,
         prices=middle.prices,
         low=parts["low"].prices,
@@ -521,10 +521,20 @@ def _shown(file: Path) -> Path:
         return file
 
 
+def _beside(name: str, folder: Path) -> str:
+    path = folder / name
+    return str(path) if path.exists() else name
+
+
+def _with_trace(workload: Workload, folder: Path) -> Workload:
+    if workload.trace is None:
+        return workload
+    return workload.model_copy(update={"trace": _beside(workload.trace, folder)})
+
+
 def _model(tree: _Tree, name: str, folder: Path) -> models.Model:
-    beside = folder / name
     try:
-        return models.load(str(beside) if beside.exists() else name)
+        return models.load(_beside(name, folder))
     except InputError as error:
         where = f"{tree.file}:{tree.lines['model']} model ({error.where})"
         raise InputError(where, error.found, error.expected) from None

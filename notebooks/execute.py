@@ -65,8 +65,10 @@ def reads(path: Path) -> tuple[str, ...]:
     raise InputError(str(path), "no cell that begins with 'reads = '", "one")
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def digests(path: Path) -> dict[str, object]:
+    """Checksum of a file, or of every file of a folder; none of what does not exist."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return {os.path.relpath(file, ROOT): fetch.sha256(file) for file in files if file.is_file()}
 
 
 def inputs(scenario: Scenario, keys: tuple[str, ...]) -> dict[str, object]:
@@ -74,11 +76,11 @@ def inputs(scenario: Scenario, keys: tuple[str, ...]) -> dict[str, object]:
     found: dict[str, object] = {}
     for key in keys:
         if key.startswith("data/"):
-            path = data.FOLDER / key.removeprefix("data/")
-            files = sorted(path.rglob("*")) if path.is_dir() else [path]
-            found |= {str(f.relative_to(ROOT)): digest(f) for f in files if f.is_file()}
+            found |= digests(data.FOLDER / key.removeprefix("data/"))
         else:
             found |= {leaf["input"]: leaf for leaf in scenario.inputs([key])}
+        if key == "workload.trace" and scenario.workload.trace:
+            found |= digests(Path(scenario.workload.trace))
         if key == "model":
             found["model description"] = hashlib.sha256(repr(scenario.model).encode()).hexdigest()
         if key.startswith("prices"):

@@ -82,6 +82,16 @@ def test_a_changed_value_changes_only_the_inputs_that_name_it(tmp_path, old, new
     assert changed == names
 
 
+def test_a_changed_trace_changes_the_inputs_of_the_chapter_that_replays_it(tmp_path):
+    text = Path(scenario.data.FOLDER, "scenarios", "paper.yaml").read_text("utf-8")
+    path, log = tmp_path / "mine.yaml", tmp_path / "log.jsonl"
+    path.write_text(text.replace("value: mooncake_conversation", "value: log.jsonl"), "utf-8")
+    log.write_text("{}\n", "utf-8")
+    before = execute.inputs(scenario.load(str(path)), ("workload.trace",))
+    log.write_text("{}\n{}\n", "utf-8")
+    assert execute.inputs(scenario.load(str(path)), ("workload.trace",)) != before
+
+
 def test_a_truncated_notebook_is_named(tmp_path):
     path = tmp_path / "10_cut.ipynb"
     shutil.copy(NOTEBOOKS[0], path)

@@ -209,6 +209,15 @@ def test_rented_without_rent_is_refused(tmp_path):
         scenario.load(str(path))
 
 
+def test_a_trace_is_looked_up_beside_the_scenario(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(PAPER.replace("value: mooncake_conversation", "value: ./log.jsonl"), "utf-8")
+    assert scenario.load(str(path)).workload.trace == "./log.jsonl"
+    (tmp_path / "log.jsonl").write_text("{}\n", "utf-8")
+    assert scenario.load(str(path)).workload.trace == str(tmp_path / "log.jsonl")
+    assert scenario.load("paper").workload.trace == "mooncake_conversation"
+
+
 class TestReads:
     def test_declared_keys_are_seen_and_no_others(self):
         view = scenario.Reads(
