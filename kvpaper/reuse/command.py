@@ -139,8 +139,8 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
         raise InputError("--sample", f"{arguments.sample:g}", "a share from 0.000001 to 1")
     for option in ("tiers", "policy", "break_even", "figure", "save"):
         if getattr(arguments, option):
-            name = f"--{option.replace('_', '-')}"
-            raise InputError(name, "it beside --sample", "one of the two: it needs the exact trace")
+            expected = "one of the two: it needs the exact trace"
+            raise InputError(_flag(option), "it beside --sample", expected)
     bytes_per_token, _ = _model(arguments)
     _capacities(arguments.capacities, bytes_per_token)
     stream = Stream(
@@ -181,6 +181,10 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
     return answer
 
 
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
 def _options(arguments: argparse.Namespace) -> "Options":  # noqa: F821
     from kvpaper.traces.readers import OURS, Options
 
@@ -196,7 +200,7 @@ def _options(arguments: argparse.Namespace) -> "Options":  # noqa: F821
         value = getattr(arguments, option)
         if value is not None and not 1 <= value <= 10**6:
             expected = "a whole number from 1 to a million"
-            raise InputError(f"--{option.replace('_', '-')}", str(value), expected)
+            raise InputError(_flag(option), str(value), expected)
     break_even_s = arguments.break_even
     if break_even_s is not None and not 0 < break_even_s < math.inf:
         raise InputError("--break-even", f"{break_even_s:g}", "seconds above 0")

@@ -153,6 +153,7 @@ def curve_rivals(log_capacity: np.ndarray, log_hits: np.ndarray) -> dict[str, fl
 
     first, last = np.log(0.5 * np.exp(log_hits[0])), log_hits[-1]
     middle = float(np.median(log_capacity))
+    centred = log_capacity - middle
 
     def weibull(scaled: np.ndarray) -> np.ndarray:
         return -np.expm1(-np.exp(scaled))
@@ -170,10 +171,7 @@ def curve_rivals(log_capacity: np.ndarray, log_hits: np.ndarray) -> dict[str, fl
     start = [first, last, middle]
     shapes = {
         "power": (lambda p: p[0] + p[1] * log_capacity, [first, 0.5]),
-        "head+power": (
-            lambda p: np.logaddexp(p[0], p[1] + p[2] * (log_capacity - middle)),
-            [first, last, 0.7],
-        ),
+        "head+power": (lambda p: np.logaddexp(p[0], p[1] + p[2] * centred), [first, last, 0.7]),
         "head+exponential": (headed(weibull), start),
         "head+lognormal": (headed(ndtr), [*start, 0.0]),
         "head+weibull": (headed(weibull), [*start, 0.0]),
@@ -184,9 +182,8 @@ def curve_rivals(log_capacity: np.ndarray, log_hits: np.ndarray) -> dict[str, fl
         fit = least_squares(lambda p, shape=shape: shape(p) - log_hits, guess, max_nfev=2000)
         free = len(guess) + 1
         error = max(2 * fit.cost / count, 1e-300)
-        scores[name] = float(
-            count * np.log(error) + 2 * free + 2 * free * (free + 1) / (count - free - 1)
-        )
+        correction = 2 * free * (free + 1) / (count - free - 1)
+        scores[name] = float(count * np.log(error) + 2 * free + correction)
     return scores
 
 
@@ -215,9 +212,8 @@ class Verdict:
 def verdict(curve: Curve, tail: Tail | None) -> Verdict:
     """Judge the power law by its fit and by the money that it loses."""
     if tail is None:
-        return Verdict(
-            "refused", "too little of the curve rises to fit a tail", None, np.nan, np.nan
-        )
+        reason = "too little of the curve rises to fit a tail"
+        return Verdict("refused", reason, None, np.nan, np.nan)
     upper = hull(curve)
     law = tail.law
     loss, loss_high = _losses(curve, upper, law)
