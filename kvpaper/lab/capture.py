@@ -21,7 +21,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,16 +29,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kvpaper import diagnose
-from kvpaper.errors import InputError
-from kvpaper.lab import machine, processes, records
-from kvpaper.lab.logs import BoundedLog, summary
+from kvpaper.lab import ending, machine, processes, records
+from kvpaper.lab.ending import LOCK, RESERVE, STATE
+from kvpaper.lab.logs import BoundedLog
 from kvpaper.lab.watch import Started, Watch
 from kvpaper.redact import redact, redact_environment, secret_values
 
 RUNS = Path("runs")
-_STATE, _LOCK = "run.json", "run.lock"
-_GRACE_S = 5.0  # between a child's death and ours, so that its parent can tell its own story
+_RESERVE_BYTES = 1 << 18
+GRACE_S = 5.0  # between a child's death and ours, so that its parent can tell its own story
+_ORPHANS_S = 1.5  # for what outlives the command that was started
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORMAT = "%(asctime)s pid=%(process)d proc=%(processName)s %(levelname)s %(name)s:%(lineno)d "
 Answer = TypeVar("Answer")
@@ -113,7 +112,10 @@ class Run:
             "parameters_sha256": checksum,
             "machine": machine.describe(disk),
             "software": machine.software(python, image),
-            "command": [Path(sys.argv[0]).name, *self._clean(sys.argv[1:])],
+            "command": [
+                Path(sys.argv[0]).name.replace("__main__.py", "kvpaper"),
+                *self._clean(sys.argv[1:]),
+            ],
             "commands": {},
             "run": self.path.name,
             "rows": [],
@@ -126,13 +128,15 @@ class Run:
         self.record_path: Path | None = None
 
     def __enter__(self) -> "Run":
-        end_orphans(self.path.parent, self.folder)
+        ending.end_orphans(self.path.parent, self.folder)
         self.path.mkdir(parents=True)
         self._begin, self._events = time.monotonic(), machine.memory_events()
         # Held until this process is gone, however it goes: by that a later run tells what is left.
-        self._lock = (self.path / _LOCK).open("x", encoding="utf-8")
+        self._lock = (self.path / LOCK).open("x", encoding="utf-8")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._write_state()
+        with suppress(OSError):  # room for the record, should the disk run full
+            (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
         self._log = BoundedLog(self.path / "harness.log", self._secrets)
         self._watch = Watch(self._marker, lambda one: self._append("processes.jsonl", one))
         self._handlers, self._starting, self._signalled = {}, False, 0
@@ -222,16 +226,16 @@ class Run:
         Stopped
             If a command ended, or a signal ended a process of its tree.
         """
+        for log in (self._log, *(part.log for part in self._watch.parts.values())):
+            if log.error:
+                raise Stopped(f"{log.path.name} cannot be written: {log.error}")
         for part in self._watch.parts.values():
             if part.exit_code is not None and not part.stopping:
                 raise Stopped(f"{part.name} ended with exit code {part.exit_code}")
         if self._watch.crash:
             pid, one, when = self._watch.crash
-            if time.monotonic() - when > _GRACE_S:
+            if time.monotonic() - when > GRACE_S:
                 raise Stopped(f"{one.name} (pid {pid}) of {one.part} was ended by {one.signal}")
-        for log in (self._log, *(part.log for part in self._watch.parts.values())):
-            if log.error:
-                raise Stopped(f"{log.path.name} cannot be written: {log.error}")
 
     def wait_until(self, ready: Callable[[], bool], deadline_s: float, what: str) -> None:
         """Ask until it is so.
@@ -273,9 +277,11 @@ class Run:
             if time.monotonic() > end and not box:
                 raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
         answer, error = box[0]
+        if isinstance(error, TimeoutError):
+            raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
         if isinstance(error, OSError):
             with suppress(Stopped):
-                self.wait_until(lambda: False, _GRACE_S + 1, "")
+                self.wait_until(lambda: False, GRACE_S + 1, "")
             self.check()
             raise Stopped(f"{what}: {type(error).__name__}: {error}")
         if error:
@@ -326,9 +332,8 @@ class Run:
         crash = self._watch.crash
         if crash:
             pid, one, _ = crash
-            self._note(
-                f"ERROR kvpaper.lab:0 ended by a signal, exit code {one.exit_code}", pid, one.name
-            )
+            text = f"ended by {one.signal}, exit code {one.exit_code}"
+            self._note(f"ERROR kvpaper.lab:0 {text}", pid, one.name)
         if outcome == "timed out":
             # Python tells by faulthandler where each of its threads waits.
             self._end(None, (signal.SIGABRT,), 3)
@@ -354,9 +359,10 @@ class Run:
             outcome, why = "failed", f"{unwritten[0]['name']}: {unwritten[0]['error']}"
             self.record["outcome"] = outcome
         if outcome != "completed":
-            known = (error.cause, error.kind) if isinstance(error, Stopped) else ("", "")
-            self.record["cause"] = _cause(self.path, outcome, why, *known)
-        self.record_path = _write(self.record, self.path, self.folder)
+            certain = (error.cause, error.kind) if isinstance(error, Stopped) else ("", "")
+            by = crash[1].signal if crash else ""
+            self.record["cause"] = ending.cause(self.path, outcome, why, certain, by)
+        self.record_path = ending.write(self.record, self.path, self.folder)
         print(f"{self.record['instrument']}: {outcome}; record {self.record_path}", file=sys.stderr)
 
     def _end(self, part: str | None, asking: tuple[int, ...], deadline_s: float) -> None:
@@ -364,6 +370,7 @@ class Run:
         chosen = [one for name, one in self._watch.parts.items() if part in (None, name)]
         if not chosen:
             return
+        self._watch.sample()  # what is dead already can be told apart while its parent lives
         for one in chosen:
             one.stopping = True
         for number in asking:
@@ -379,15 +386,20 @@ class Run:
             self._watch.sample()
             if self._gone(part, 0.5):
                 return
+        processes.end_strays(self._marker, self._watch.alive(part), 1)
         self._note("ERROR kvpaper.lab:0 a process cannot be killed")
 
     def _gone(self, part: str | None, deadline_s: float) -> bool:
-        end = time.monotonic() + deadline_s
+        """Wait until nothing of the tree lives; not long once what was started has ended."""
+        end, shortened = time.monotonic() + deadline_s, False
         while time.monotonic() < end:
             if not self._watch.alive(part):
                 self._watch.sample()
                 if not self._watch.alive(part):
                     return True
+            chosen = (one for name, one in self._watch.parts.items() if part in (None, name))
+            if not shortened and all(one.exit_code is not None for one in chosen):
+                end, shortened = min(end, time.monotonic() + _ORPHANS_S), True
             time.sleep(0.05)
         return False
 
@@ -415,9 +427,9 @@ class Run:
 
     def _write_state(self) -> None:
         state = {"marker": self._marker, "boot": processes.boot(), "record": self.record}
-        temporary = self.path / f"{_STATE}.tmp"
+        temporary = self.path / f"{STATE}.tmp"
         temporary.write_text(json.dumps(state), encoding="utf-8")
-        temporary.replace(self.path / _STATE)
+        temporary.replace(self.path / STATE)
 
     def _interrupt(self, number: int, _: Any) -> None:
         self._signalled = number
@@ -452,98 +464,3 @@ def _outcome(error: BaseException | None) -> tuple[str, str]:
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
         return "interrupted", "a signal asked to stop"
     return "failed", f"{type(error).__name__}: {error}"
-
-
-_KINDS = {"failed": "died_after_start", "timed out": "hang", "interrupted": "interrupted"}
-
-
-def _cause(path: Path, outcome: str, why: str, cause: str = "", kind: str = "") -> dict[str, Any]:
-    """What the logs of a run folder say, or what the harness knows where they say nothing."""
-    log = path / "harness.log"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    last = {"file": log.name, "line": len(lines), "process": "harness", "text": why}
-    try:
-        told = diagnose.diagnose([path])
-    except InputError as error:
-        told = {"cause": "insufficient", "kind": "no_log", "why": str(error), "evidence": []}
-    keys = ("cause", "kind", "confidence", "why", "evidence", "next_steps")
-    answer = {name: told[name] for name in keys if name in told}
-    answer["evidence"] = [
-        {**line, "file": Path(line["file"]).name} for line in answer["evidence"]
-    ] or [last]
-    if cause and told["cause"] != cause:
-        answer |= {"cause": cause, "kind": kind, "confidence": "high", "evidence": [last]}
-    elif outcome == "interrupted" or (not cause and told["cause"] in ("healthy", "degraded")):
-        answer |= {"cause": "insufficient", "kind": _KINDS[outcome], "confidence": "high"}
-        answer |= {"evidence": [last], "why": why, "next_steps": []}
-    return answer | {"harness": why}
-
-
-def _write(record: dict[str, Any], path: Path, folder: Path) -> Path:
-    """Write the record where it belongs, else where there is room; then mark the run as done."""
-    record = machine.public(record)
-    written, why = None, ""
-    for place in (folder, path, Path(tempfile.gettempdir())):
-        try:
-            written = records.write(record, place)
-            break
-        except FileExistsError:
-            written = next(place.glob(f"*{record['parameters_sha256'][:8]}.json"))
-            break
-        except OSError as error:
-            why = why or f"{place}: {error.strerror}"
-    (path / _LOCK).unlink(missing_ok=True)  # works even on a full disk
-    if written is None:
-        print(json.dumps(record), file=sys.stderr)
-        raise OSError(0, why)
-    with suppress(OSError):
-        (path / "record.json").write_bytes(written.read_bytes())
-    return written
-
-
-def end_orphans(runs: Path = RUNS, folder: Path = records.FOLDER) -> list[Path]:
-    """End what a killed harness left running, and write the records that it could not.
-
-    A run folder whose lock is held belongs to a living harness and is left alone. Only processes
-    that bear the run's marker, or that it noted by number and start time, are ended.
-
-    Returns
-    -------
-    list of Path
-        The records written.
-    """
-    written = []
-    for path in sorted(runs.glob("*/")):
-        if not ((path / _LOCK).exists() and (path / _STATE).exists()):
-            continue
-        with (path / _LOCK).open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue
-            written.append(_recover(path, folder))
-    return written
-
-
-def _recover(path: Path, folder: Path) -> Path:
-    state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-    noted = _json_lines(path / "processes.jsonl")
-    same_boot = state["boot"] == processes.boot()
-    known = {(one["pid"], one["started"]) for one in noted} if same_boot else set()
-    ended = processes.end_strays(state["marker"], known)
-    why = f"the harness was killed; the next start ended {len(ended)} processes that it left"
-    print(f"{path.name}: {why}", file=sys.stderr)
-    record = state["record"] | {
-        "rows": _json_lines(path / "rows.jsonl"),
-        "logs": [summary(log) for log in sorted(path.glob("*.log"))],
-        "cause": _cause(path, "interrupted", why),
-    }
-    return _write(record, path, folder)
-
-
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file that may end in the middle of one."""
-    rows: list[dict[str, Any]] = []
-    with suppress(FileNotFoundError, ValueError):
-        rows.extend(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
-    return rows

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvpaper.redact import redact_lines
 
-HEAD_BYTES = 32 << 20
+HEAD_BYTES = 8 << 20
 TAIL_BYTES = 4 << 20
 LONGEST_BYTES = 1 << 16
 # No secret that is known by its form is longer; what a cut might leave of one lies within this.
@@ -65,12 +65,14 @@ class BoundedLog:
         if self._room_bytes <= 0:
             self._hold(lines + b"\n")
             return
-        split = lines.split(b"\n")
+        texts, split = [], lines.split(b"\n")
         for number, line in enumerate(split):
             if self._room_bytes <= 0:
                 self._hold(b"\n".join(split[number:]) + b"\n")
-                return
-            self._write_line(line)
+                break
+            texts.append(self._line_out(line))
+            self._room_bytes -= len(texts[-1])
+        self._write(b"".join(texts))
 
     def close(self) -> dict[str, int | str]:
         """Write what is held back, and tell size, what was left out, and checksum of the file."""
@@ -80,8 +82,8 @@ class BoundedLog:
             self._write(b"[kvpaper: %d bytes left out of this log]\n" % self.left_out_bytes)
         if self._in_key is not None:  # as the part that was left out ended
             self._redact((_BEGIN if self._in_key else _END) + b"PRIVATE KEY-----")
-        for line in b"".join(self._tail).splitlines():
-            self._write_line(line)
+        tail = b"".join(self._tail).removesuffix(b"\n")
+        self._write(b"".join(map(self._line_out, tail.split(b"\n"))) if tail else b"")
         self._file.close()
         return summary(self.path, self.left_out_bytes, self.error)
 
@@ -93,15 +95,14 @@ class BoundedLog:
         self._line = line.decode("utf-8", "replace")
         return next(self._redacted)
 
-    def _write_line(self, line: bytes) -> None:
+    def _line_out(self, line: bytes) -> bytes:
         text = self._redact(line[: LONGEST_BYTES + 1])
         if len(line) > LONGEST_BYTES:
             text = text[:-_MARGIN] + " [kvpaper: the rest of this line left out]"
             self.left_out_bytes += len(line) - LONGEST_BYTES + _MARGIN
-        self._write(text.encode("utf-8", "replace") + b"\n")
+        return text.encode("utf-8", "replace") + b"\n"
 
     def _write(self, data: bytes) -> None:
-        self._room_bytes -= len(data)
         try:
             while data:
                 data = data[self._file.write(data) :]

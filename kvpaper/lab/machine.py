@@ -99,16 +99,21 @@ def public(value: Any) -> Any:
         return [public(inside) for inside in value]
     if not isinstance(value, str):
         return value
-    for private, shown in _private():
-        value = re.sub(rf"(?<!\w){re.escape(private)}(?!\w)", shown, value)
+    for pattern, shown in _private():
+        value = re.sub(pattern, shown, value)
     return _ADDRESS.sub("[address]", value)
 
 
 def _private() -> list[tuple[str, str]]:
-    here, home = str(Path.cwd()), str(Path.home())
-    pairs = [(f"{here}/", ""), (here, "."), (home, "~")]
-    pairs += [(socket.gethostname(), "[host]"), (_user(), "[user]")]
-    return [(private, shown) for private, shown in pairs if len(private) > 1 and private != "root"]
+    """Patterns of what names the owner, and what is shown instead."""
+    here, home, host, user = map(re.escape, (str(Path.cwd()), str(Path.home()), _host(), _user()))
+    words = [(here, "."), (home, "~"), (host, "[host]"), (user, "[user]")]
+    kept = [word for word in words if word[0] not in ("", "/", "root", "localhost")]
+    return [(f"{here}/", "")] + [(rf"(?<![\w-]){word}(?![\w-])", shown) for word, shown in kept]
+
+
+def _host() -> str:
+    return socket.gethostname()
 
 
 def _user() -> str:

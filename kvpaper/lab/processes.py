@@ -77,6 +77,15 @@ def everything() -> dict[int, Process]:
     return {one.pid: one for one in found if one is not None}
 
 
+def title(one: Process) -> str:
+    """Name of a process; whole where it gave itself one and the kernel cut it to 15 letters."""
+    try:
+        words = (_PROC / str(one.pid) / "cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return one.name
+    return words[0] if one.name and words[0].startswith(one.name) else one.name
+
+
 def part_of(pid: int, run: str) -> str:
     """Which started command of a run a process belongs to by its environment; else empty."""
     try:
@@ -128,6 +137,15 @@ def become_subreaper() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def reap(pid: int) -> int | None:
+    """Exit code of an ended child of this process, negative for a signal; the zombie is gone."""
+    try:
+        reaped, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status) if reaped else None
+
+
 def exit_status(one: tuple[int, int], pidfd: int) -> int | None:
     """Exit code of an ended process, negative for a signal, as far as the system tells.
 
@@ -135,12 +153,9 @@ def exit_status(one: tuple[int, int], pidfd: int) -> int | None:
     then it is asked of the kernel by ``pidfd``, which only a new one answers.
     """
     pid, started = one
-    try:
-        reaped, status = os.waitpid(pid, os.WNOHANG)
-        if reaped:
-            return os.waitstatus_to_exitcode(status)
-    except ChildProcessError:
-        pass
+    code = reap(pid)
+    if code is not None:
+        return code
     seen = process(pid)
     if seen is not None and seen.started == started and seen.state == "Z":
         return os.waitstatus_to_exitcode(seen.status)
@@ -192,4 +207,6 @@ def end_strays(run: str, known: Iterable[tuple[int, int]], deadline_s: float = 1
             break
         ended += killed
         time.sleep(0.1)
+        for one in ours:
+            reap(one.pid)  # where orphans come to this process
     return ended

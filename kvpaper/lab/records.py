@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -146,8 +147,6 @@ def parameters_sha256(parameters: Mapping[str, Any]) -> str:
 def write(record: Text, folder: Path = FOLDER) -> Path:
     """Add a record: whole or not at all, and never over another.
 
-    The name is instrument, start and the beginning of the parameters' checksum.
-
     Raises
     ------
     InputError
@@ -161,15 +160,19 @@ def write(record: Text, folder: Path = FOLDER) -> Path:
     if problems:
         raise InputError("record", problems[0], "a valid record")
     folder.mkdir(parents=True, exist_ok=True)
-    started = record["started_at"].replace(":", "").replace("-", "").replace(".", "")
-    name = f"{record['instrument']}-{started}-{record['parameters_sha256'][:8]}.json"
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", encoding="utf-8") as file:
         file.write(_text(record))
         file.flush()
         os.fsync(file.fileno())
         os.chmod(file.name, 0o644)
-        os.link(file.name, folder / name)  # fails where a file of this name is
-    return folder / name
+        os.link(file.name, path_of(record, folder))  # fails where a file of this name is
+    return path_of(record, folder)
+
+
+def path_of(record: Text, folder: Path = FOLDER) -> Path:
+    """Where a record belongs: instrument, start and the beginning of the parameters' checksum."""
+    started = re.sub(r"[-:.]", "", record["started_at"])
+    return folder / f"{record['instrument']}-{started}-{record['parameters_sha256'][:8]}.json"
 
 
 def _text(record: Text) -> str:
@@ -209,9 +212,7 @@ def check(folder: Path = FOLDER) -> tuple[int, list[str]]:
         except InputError as error:
             found.append(str(error))
             continue
-        found += [f"{path.name}: {problem}" for problem in _problems(record, committed=True)]
-        if not path.name.startswith(f"{record.get('instrument')}-"):
-            found.append(f"{path.name}: a name that is not its instrument's")
+        found += [f"{path.name}: {problem}" for problem in _problems(record, path)]
     return len(_files(folder)), found
 
 
@@ -229,8 +230,8 @@ def _read(path: Path) -> Text:
     return record
 
 
-def _problems(record: Text, committed: bool = False) -> Iterable[str]:
-    """What is wrong with a record; of a committed one more is asked."""
+def _problems(record: Text, path: Path | None = None) -> Iterable[str]:
+    """What is wrong with a record; of one that is kept in a file more is asked."""
     try:
         Record.model_validate(record)
     except ValidationError as error:
@@ -245,7 +246,9 @@ def _problems(record: Text, committed: bool = False) -> Iterable[str]:
         yield f"cause: none, and the outcome is {record['outcome']}"
     for number, one in enumerate(record["rows"]):
         yield from (f"rows.{number}: {problem}" for problem in _row_problems(one))
-    if committed and record["commands"]:
+    if path and path != path_of(record, path.parent):
+        yield f"file name: not {path_of(record).name}"
+    if path and record["commands"]:
         engine = record["software"].get("engine", {})
         if "vllm" not in engine.get("packages", {}) and "image" not in engine:
             yield "software.engine: no version of the engine"

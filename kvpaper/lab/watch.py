@@ -107,6 +107,12 @@ class Watch:
         self._finishing.set()
         if self._thread.is_alive():
             self._thread.join(60)
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+            else:
+                os.close(key.fd)
+        self._selector.close()
 
     def alive(self, part: str | None = None) -> list[Identity]:
         """The processes of one command, or of all, that have not ended."""
@@ -125,8 +131,10 @@ class Watch:
                 if one.identity not in self.seen:
                     self._meet(one)
                 if seen := self.seen.get(one.identity):
-                    seen.name = one.name
+                    seen.name = processes.title(one)
                     seen.peak_rss_bytes = max(seen.peak_rss_bytes, one.rss_bytes)
+                    if seen.ended and one.parent == os.getpid():
+                        processes.reap(one.pid)  # it died before its parent did
             self.peak_rss_bytes = max(self.peak_rss_bytes, sum(one.rss_bytes for one in tree))
 
     def _roots(self) -> set[int]:
