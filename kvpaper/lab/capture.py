@@ -362,6 +362,7 @@ class Run:
             certain = (error.cause, error.kind) if isinstance(error, Stopped) else ("", "")
             by = crash[1].signal if crash else ""
             self.record["cause"] = ending.cause(self.path, outcome, why, certain, by)
+        self.record = machine.public(self.record)
         self.record_path = ending.write(self.record, self.path, self.folder)
         print(f"{self.record['instrument']}: {outcome}; record {self.record_path}", file=sys.stderr)
 

@@ -17,11 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     instruments = parser.add_subparsers(dest="instrument", metavar="INSTRUMENT", required=True)
     canary = instruments.add_parser("canary", help="one engine: does it live, TTFT by hit level")
     engine_arguments(canary)
-    canary.add_argument("--connector", default="none", help="none, lmcache, lmcache-in-process")
+    kinds = ("none", "lmcache", "lmcache-in-process")
+    canary.add_argument("--connector", default="none", choices=kinds)
     canary.add_argument("--cap", type=_count, metavar="N", help="upper limit of KV blocks")
     canary.add_argument("--lengths", type=_counts, default=[256, 1024], metavar="N,N")
     canary.add_argument("--repeats", type=_count, default=5, metavar="N")
-    canary.add_argument("--transfer-mode", default="auto", help="of the LMCache server")
+    modes, text = ("auto", "engine_driven", "lmcache_driven"), "of the LMCache server"
+    canary.add_argument("--transfer-mode", default="auto", choices=modes, help=text)
     record_arguments(canary)
     canary.set_defaults(measure=_canary)
 

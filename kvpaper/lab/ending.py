@@ -62,7 +62,6 @@ def cause(
 
 def write(record: dict[str, Any], path: Path, folder: Path) -> Path:
     """Write the record where it belongs, else where there is room; then mark the run as done."""
-    record = machine.public(record)
     (path / RESERVE).unlink(missing_ok=True)
     written, why = None, ""
     for place in (folder, path, Path(tempfile.gettempdir())):
@@ -120,7 +119,7 @@ def _recover(path: Path, folder: Path) -> Path:
         "logs": [summary(log) for log in sorted(path.glob("*.log"))],
         "cause": cause(path, "interrupted", why),
     }
-    return write(record, path, folder)
+    return write(machine.public(record), path, folder)
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:

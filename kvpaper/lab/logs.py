@@ -96,7 +96,7 @@ class BoundedLog:
         return next(self._redacted)
 
     def _line_out(self, line: bytes) -> bytes:
-        text = self._redact(line[: LONGEST_BYTES + 1])
+        text = self._redact(line[:LONGEST_BYTES])
         if len(line) > LONGEST_BYTES:
             text = text[:-_MARGIN] + " [kvpaper: the rest of this line left out]"
             self.left_out_bytes += len(line) - LONGEST_BYTES + _MARGIN
