@@ -82,8 +82,9 @@ lock: $(ENV) ## Resolve pyproject.toml anew into requirements.lock
 	  --no-emit-index-url --no-header --extra paper --output-file requirements.lock pyproject.toml
 
 .PHONY: schema
-schema: $(ENV) ## Write the JSON Schema of scenarios from the value objects
+schema: $(ENV) ## Write the JSON Schemas of scenarios and records from the value objects
 	$(BIN)/kvpaper schema > data/scenarios/schema.tmp && mv data/scenarios/schema.tmp data/scenarios/schema.json
+	$(BIN)/kvpaper measure schema > data/measured/schema.tmp && mv data/measured/schema.tmp data/measured/schema.json
 
 .PHONY: env
 env: $(ENV) ## Make the environment .venv from the lock

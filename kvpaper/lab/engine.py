@@ -257,6 +257,8 @@ def start_engine(
     engine = Engine(run, started, port, settings)
     run.wait_until(engine.healthy, settings.start_s, f"{name} to answer")
     run.add("start_s", "s", [time.perf_counter() - before], process=name)
+    found = run.record["software"].setdefault("engine", {})
+    found.setdefault("configuration", {})[name] = engine.configuration()
     run.say(f"{name} answers after {time.perf_counter() - before:.0f} s")
     return engine
 
