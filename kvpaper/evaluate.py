@@ -40,15 +40,8 @@ def _kv_bytes(model: models.Model, tokens: float, element: str, windows: str = "
 
     With ``windows`` full, window layers keep every token.
     """
-    layers, elements, bounds = (
-        np.array([getattr(group, name) for group in model.groups], float)
-        for name in ("layers", "elements_per_token", "window_tokens")
-    )
-    bounds = np.where(np.isnan(bounds) | (windows == "full"), np.inf, bounds)
-    state = model.recurrent_state_elements * models.ELEMENT_BYTES["fp32"]
-    state += model.convolution_state_elements * models.ELEMENT_BYTES["bf16"]
-    element_bytes = models.ELEMENT_BYTES[element]
-    return float(size.kv_bytes(tokens, layers, elements, bounds, element_bytes, state))
+    held = models.cache_bytes(model.kept(windows), tokens, element)
+    return float(held + models.state_bytes(model))
 
 
 def _held(scenario: Scenario, tokens: float) -> float:
@@ -59,9 +52,8 @@ def _held(scenario: Scenario, tokens: float) -> float:
 
 def _kv_bytes_per_token(model: models.Model, element: str, windows: str = "window") -> float:
     """Slope of the cache at long context [B/token]."""
-    growing = (group for group in model.groups if windows == "full" or group.window_tokens is None)
-    elements = sum(group.layers * group.elements_per_token for group in growing)
-    return elements * models.ELEMENT_BYTES[element]
+    growing = (group for group in model.kept(windows) if group.window_tokens is None)
+    return float(models.cache_bytes(growing, 1, element))
 
 
 def _slope(scenario: Scenario) -> float:

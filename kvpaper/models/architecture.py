@@ -14,7 +14,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
@@ -83,6 +83,11 @@ class Model:
     active_params: float | None = None
     source: str = ""
     warnings: tuple[str, ...] = ()
+
+    def kept(self, windows: str = "window") -> list[LayerGroup]:
+        """The groups as an engine keeps them; with ``full`` windows too keep every token."""
+        full = windows == "full"
+        return [replace(group, window_tokens=None) if full else group for group in self.groups]
 
 
 def from_config(config: dict[str, Any], name: str, where: str) -> Model:

@@ -1,7 +1,7 @@
 """What a model's KV cache takes, in bytes."""
 
 import math
-from dataclasses import replace
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -35,6 +35,30 @@ _SAME_ELEMENT = {
     "float8_e4m3fn": "fp8",
     "float8_e5m2": "fp8",
 }
+
+
+def cache_bytes(
+    groups: Iterable[LayerGroup], tokens: float, element: str, ranks: int = 1
+) -> Fraction | float:
+    """What groups of layers keep of a sequence on one rank, without any recurrent state [B].
+
+    In Python's own numbers, since a float would round what passes 2**53.
+    """
+    groups = list(groups)
+    return formula.kv_bytes(
+        tokens,
+        np.array([group.layers for group in groups], object),
+        np.array([group.elements_per_rank(ranks) for group in groups], object),
+        np.array([group.window_tokens or math.inf for group in groups], object),
+        Fraction(ELEMENT_BYTES[element]),
+        state_bytes=0,
+    )
+
+
+def state_bytes(model: Model) -> float:
+    """Recurrent state of a sequence, fp32, and convolution state, bf16 [B]."""
+    recurrent = model.recurrent_state_elements * ELEMENT_BYTES["fp32"]
+    return recurrent + model.convolution_state_elements * ELEMENT_BYTES["bf16"]
 
 
 def size(
@@ -73,23 +97,11 @@ def size(
         where = "dtype" if dtype else f"{model.source}: KV setting"
         raise InputError(where, repr(stated), f"one of {', '.join(ELEMENT_BYTES)}")
 
-    def held(groups: list[LayerGroup], at_tokens: int, ranks: int = 1) -> int | float:
-        # Python's own numbers: a float would round what passes 2**53.
-        kept = formula.kv_bytes(
-            at_tokens,
-            np.array([group.layers for group in groups], object),
-            np.array([group.elements_per_rank(ranks) for group in groups], object),
-            np.array([group.window_tokens or math.inf for group in groups], object),
-            Fraction(ELEMENT_BYTES[element]),
-            state_bytes=0,
-        )
-        return _whole_if_so(kept)
+    def held(groups: Iterable[LayerGroup], at_tokens: int, ranks: int = 1) -> int | float:
+        return _whole_if_so(cache_bytes(groups, at_tokens, element, ranks))
 
     growing = [group for group in model.groups if group.window_tokens is None]
     windows = [group for group in model.groups if group.window_tokens is not None]
-    all_full = [replace(group, window_tokens=None) for group in model.groups]
-    state_bytes = model.recurrent_state_elements * ELEMENT_BYTES["fp32"]
-    state_bytes += model.convolution_state_elements * ELEMENT_BYTES["bf16"]
     answer = {
         "model": model.name,
         "tokens": tokens,
@@ -97,11 +109,11 @@ def size(
         "tp": tensor_parallel,
         "kv_bytes_per_token": held(growing, 1),
         "window_bytes": held(windows, tokens),
-        "state_bytes_per_sequence": _whole_if_so(state_bytes),
-        "kv_bytes": held([*model.groups], tokens),
+        "state_bytes_per_sequence": _whole_if_so(state_bytes(model)),
+        "kv_bytes": held(model.groups, tokens),
         "kv_bytes_per_token_per_rank": held(growing, 1, tensor_parallel),
-        "kv_bytes_per_rank": held([*model.groups], tokens, tensor_parallel),
-        "kv_bytes_per_token_all_full": held(all_full, 1),
+        "kv_bytes_per_rank": held(model.groups, tokens, tensor_parallel),
+        "kv_bytes_per_token_all_full": held(model.kept("full"), 1),
         "groups": [_shown(group) for group in model.groups],
     }
     return {**answer, "warnings": [*model.warnings, *_cautions(model, answer)]}
