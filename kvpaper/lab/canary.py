@@ -1,11 +1,13 @@
 """The canary: one engine, a few requests by every road to a prefix, its counters."""
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kvpaper.lab import engine, records
+from kvpaper.lab import engine, processes, records
 from kvpaper.lab.capture import RUNS, Run
 
 COUNTERS = (
@@ -15,6 +17,7 @@ COUNTERS = (
     "vllm:external_prefix_cache_hits_total",
     "vllm:num_preemptions_total",
 )
+_SEED = 1_000_000
 
 
 def run_canary(
@@ -23,14 +26,18 @@ def run_canary(
     lengths: Sequence[int] = (256, 1024),
     repeats: int = 5,
     warmups: int = 1,
-    lmcache: Mapping[str, Any] | None = None,
+    mode: str = "auto",
+    l1_bytes: int = 1 << 30,
+    disk: Path | None = None,
     runs: Path = RUNS,
     folder: Path = records.FOLDER,
 ) -> Run:
     """Start an engine, time the first token by where the prefix comes from, and record it.
 
-    Rows are ``ttft_s`` and ``cached_tokens`` by ``prompt_tokens`` and ``level``: ``recompute`` (a
-    new prompt), ``engine`` (the prompt again), ``connector`` (again, after the engine forgot it).
+    Rows are ``ttft_s``, ``cached_tokens`` and, of LMCache's server, ``read_bytes`` by
+    ``prompt_tokens`` and ``level``: ``recompute`` (a new prompt), ``engine`` (the prompt again),
+    ``connector`` (again, after the engine forgot it), ``disk`` (again, after LMCache's DRAM was
+    filled with other prompts; its server then reads what it returns).
 
     Parameters
     ----------
@@ -41,26 +48,42 @@ def run_canary(
         Prompt lengths [tokens].
     repeats, warmups : int
         Prompts that count and that do not, at each length.
-    lmcache : mapping, optional
-        Arguments of `engine.start_lmcache`.
+    mode, l1_bytes : str and int
+        Transfer mode and DRAM of LMCache's server.
+    disk : Path, optional
+        Folder in which LMCache's server keeps a disk tier while the run lasts.
     """
-    lmcache = dict(lmcache or {})
-    asked = {"connector": connector, "lengths": list(lengths), "repeats": repeats}
-    asked |= {"warmups": warmups, "lmcache": lmcache}
-    parameters = {"engine": asdict(settings), **asked}
-    with Run(
-        "canary",
-        parameters,
-        python=settings.python,
-        image=settings.image,
-        runs=runs,
-        folder=folder,
-    ) as run:
+    parameters: dict[str, Any] = {"engine": asdict(settings), "connector": connector}
+    parameters |= {"lengths": list(lengths), "repeats": repeats, "warmups": warmups}
+    lmcache: dict[str, Any] = {}
+    if connector == "lmcache":
+        lmcache = {"mode": mode, "l1_bytes": l1_bytes}
+        parameters["lmcache"] = {**lmcache, "disk": disk is not None}
+    levels = ["recompute", "engine"]
+    levels += ["connector"] if connector != "none" else []
+    levels += ["disk"] if disk and lmcache else []
+    with ExitStack() as stack:
+        if "disk" in levels:
+            lmcache["disk"] = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=disk)))
+        run = stack.enter_context(
+            Run(
+                "canary",
+                parameters,
+                python=settings.python,
+                image=settings.image,
+                disk=disk or Path(),
+                runs=runs,
+                folder=folder,
+            )
+        )
         server = engine.start(run, settings, connector, **lmcache)
         if connector != "none":
             run.add("proof_hit_tokens", "tokens", [server.prove_active()])
         for tokens in lengths:
-            _by_level(run, server, connector, tokens, repeats, warmups)
+            taken = _take(server, tokens, levels, warmups + repeats, l1_bytes)
+            for (level, quantity, unit), values in taken.items():
+                at = {"prompt_tokens": tokens, "level": level}
+                run.add(quantity, unit, values[warmups:], values[:warmups], **at)
             run.say(f"{tokens} tokens done")
         for name, value in server.counters().items():
             if name in COUNTERS:
@@ -69,23 +92,46 @@ def run_canary(
     return run
 
 
-def _by_level(
-    run: Run, server: engine.Engine, connector: str, tokens: int, repeats: int, warmups: int
-) -> None:
+def _take(
+    server: engine.Engine, tokens: int, levels: Sequence[str], prompts: int, l1_bytes: int
+) -> dict[tuple[str, str, str], list[float]]:
+    """Values by level, quantity and unit, one for each prompt."""
     size = engine.vocabulary(server.settings.model)
-    levels: dict[str, list[engine.Completion]] = {"recompute": [], "engine": []}
-    if connector != "none":
-        levels["connector"] = []
-    for number in range(warmups + repeats):
-        ids = engine.prompt(tokens, 1_000_000 + 1000 * tokens + number, size)
-        for level, answers in levels.items():
-            if level == "connector":
-                server.reset_prefix_cache()
-            answers.append(server.complete(ids))
-    for level, answers in levels.items():
-        at = {"prompt_tokens": tokens, "level": level}
-        for quantity, unit, values in (
-            ("ttft_s", "s", [one.ttft_s for one in answers]),
-            ("cached_tokens", "tokens", [one.cached_tokens for one in answers]),
-        ):
-            run.add(quantity, unit, values[warmups:], values[:warmups], **at)
+    seeds = [_SEED + 1000 * tokens + number for number in range(prompts)]
+    drawn = [engine.prompt(tokens, seed, size) for seed in seeds]
+    taken: dict[tuple[str, str, str], list[float]] = {}
+    for ids in drawn:
+        for level in levels:
+            if level != "disk":
+                _ask(server, ids, level, taken)
+    if "disk" in levels:
+        _overflow(server, l1_bytes, tokens, size)
+        for ids in drawn:
+            _ask(server, ids, "disk", taken)
+    return taken
+
+
+def _ask(
+    server: engine.Engine,
+    ids: Sequence[int],
+    level: str,
+    taken: dict[tuple[str, str, str], list[float]],
+) -> None:
+    if level in ("connector", "disk"):
+        server.reset_prefix_cache()
+    lmcache = server.run.started.get("lmcache")
+    before = processes.read_bytes(lmcache.process.pid) if lmcache else 0
+    answer = server.complete(ids)
+    found = [("ttft_s", "s", answer.ttft_s), ("cached_tokens", "tokens", answer.cached_tokens)]
+    if lmcache:
+        found.append(("read_bytes", "bytes", processes.read_bytes(lmcache.process.pid) - before))
+    for quantity, unit, value in found:
+        taken.setdefault((level, quantity, unit), []).append(value)
+
+
+def _overflow(server: engine.Engine, l1_bytes: int, tokens: int, size: int) -> None:
+    """Send other prompts until LMCache's DRAM can hold nothing older."""
+    at_once = server.settings.max_tokens - 1
+    count = 3 * l1_bytes // (2 * engine.kv_bytes_per_token(server.settings) * at_once) + 1
+    for number in range(count):
+        server.complete(engine.prompt(at_once, _SEED - 1000 * tokens - number, size))

@@ -208,6 +208,11 @@ class Run:
         self.say(f"{name} started")
         return started
 
+    @property
+    def started(self) -> dict[str, Started]:
+        """The commands started so far, by name."""
+        return self._watch.parts
+
     def variables(self, name: str = "") -> dict[str, str]:
         """What the harness puts into the environment of a command."""
         return {

@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     canary.add_argument("--repeats", type=_count, default=5, metavar="N")
     modes, text = ("auto", "engine_driven", "lmcache_driven"), "of the LMCache server"
     canary.add_argument("--transfer-mode", default="auto", choices=modes, help=text)
+    canary.add_argument("--l1-bytes", type=_count, default=1 << 30, metavar="N", help="its DRAM")
+    canary.add_argument("--disk", type=Path, metavar="FOLDER", help="of its disk tier")
     record_arguments(canary)
     canary.set_defaults(measure=_canary)
 
@@ -103,13 +105,16 @@ def _canary(arguments: argparse.Namespace) -> int:
     from kvpaper.lab.canary import run_canary
 
     chosen = settings(arguments, cap_blocks=arguments.cap)
-    lmcache = {"mode": arguments.transfer_mode} if arguments.connector == "lmcache" else {}
+    if arguments.disk and not arguments.disk.is_dir():
+        raise InputError("--disk", str(arguments.disk), "a folder")
     done = run_canary(
         chosen,
         arguments.connector,
         arguments.lengths,
         arguments.repeats,
-        lmcache=lmcache,
+        mode=arguments.transfer_mode,
+        l1_bytes=arguments.l1_bytes,
+        disk=arguments.disk,
         **places(arguments),
     )
     return finished(done, arguments.json)

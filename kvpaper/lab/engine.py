@@ -162,6 +162,13 @@ def vocabulary(model: str) -> int:
         raise InputError(str(path), type(error).__name__, "a model's configuration") from None
 
 
+def kv_bytes_per_token(settings: Settings) -> int:
+    """Cache of one token of a model with full attention [bytes], from its configuration."""
+    config = json.loads((Path(settings.model) / "config.json").read_text(encoding="utf-8"))
+    elements = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+    return elements * (4 if settings.dtype == "float32" else 2)
+
+
 def serve_command(settings: Settings, port: int, kv: Mapping[str, Any] | None = None) -> list[str]:
     """Command line of ``vllm serve``; ``kv`` is its KV transfer configuration."""
     command = ["-m", "vllm.entrypoints.cli.main", "serve", settings.model]
@@ -190,7 +197,8 @@ def lmcache_command(
     command += ["--max-workers", "1", "--disable-metrics", "--disable-observability"]
     command += ["--supported-transfer-mode", mode]
     if disk:
-        adapter = {"type": "fs", "base_path": str(disk.resolve())}
+        # Past the page cache, which would be measured instead.
+        adapter = {"type": "fs", "base_path": str(disk.resolve()), "use_odirect": True}
         command += ["--l2-adapter", json.dumps(adapter)]
     return command
 

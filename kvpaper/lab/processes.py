@@ -77,6 +77,14 @@ def everything() -> dict[int, Process]:
     return {one.pid: one for one in found if one is not None}
 
 
+def read_bytes(pid: int) -> int:
+    """What a process has read so far [bytes], from files whether cached or not, and from pipes."""
+    for line in (_PROC / str(pid) / "io").read_text().splitlines():
+        if line.startswith("rchar: "):
+            return int(line.split()[1])
+    return 0
+
+
 def title(one: Process) -> str:
     """Name of a process; whole where it gave itself one and the kernel cut it to 15 letters."""
     try:

@@ -7,6 +7,12 @@ import pytest
 
 from kvpaper.lab import capture, engine, processes
 
+CONFIG = {
+    "vocab_size": 1000,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
 FAKE = Path(__file__).with_name("fake_engine.py")
 
 
@@ -33,7 +39,7 @@ def model(tmp_path):
     """A model folder, as far as the lab looks into it."""
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"vocab_size": 1000}), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     return str(folder)
 
 

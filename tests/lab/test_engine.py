@@ -88,7 +88,11 @@ def test_the_size_of_the_connectors_memory_is_told_in_its_own_unit(tmp_path):
     command = engine.lmcache_command(1, 3 << 29, 256, "auto", tmp_path)
     options = dict(itertools.pairwise(command))
     assert options["--l1-size-gb"] == "1.5"
-    assert json.loads(options["--l2-adapter"]) == {"type": "fs", "base_path": str(tmp_path)}
+    assert json.loads(options["--l2-adapter"]) == {
+        "type": "fs",
+        "base_path": str(tmp_path),
+        "use_odirect": True,
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,8 +114,8 @@ def test_a_container_sees_the_model_the_run_folder_and_the_variables(places):
     assert run.record["software"]["engine"] == {"image": DIGEST}
 
 
-def test_canary_tells_the_levels_apart(places, fake):
-    run = run_canary(fake("healthy"), "lmcache", [256, 384], 2, 1, **places)
+def test_canary_tells_the_levels_apart(places, fake, tmp_path):
+    run = run_canary(fake("healthy"), "lmcache", [256, 384], 2, 1, disk=tmp_path, **places)
     assert run.record["outcome"] == "completed"
     cached = {
         (row["prompt_tokens"], row["level"]): (row["warmups"], row["values"])
@@ -122,6 +126,7 @@ def test_canary_tells_the_levels_apart(places, fake):
         assert cached[tokens, "recompute"] == ([0], [0, 0])
         assert cached[tokens, "engine"] == ([tokens], [tokens, tokens])
         assert cached[tokens, "connector"] == ([tokens - 1], [tokens - 1, tokens - 1])
+        assert cached[tokens, "disk"] == ([tokens - 1], [tokens - 1, tokens - 1])
 
 
 def test_canary_on_the_command_line(places, fake, fake_site, model, monkeypatch, capsys):
