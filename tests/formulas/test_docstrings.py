@@ -42,7 +42,8 @@ SAMPLE = dict(
     kv_pool_bytes=6e10, power_w_per_gpu=600.0, energy_j=142.0, electricity_usd_per_joule=3.3e-8,
     released_share=0.8, admitted_share=0.4, none=20.0, disaggregated=15.0, tiered=16.0, both=10.0,
     output_tokens=500.0, decode_s_per_token=2e-4, tpot_slo_s=0.04,
-    wait_probability=0.5, mean_service_s=0.2, service_variation=1.3,
+    batch=24, total_params=30e9, expert_share=0.1, weight_element_bytes=2.0, weight_bytes=1.6e10,
+    launch_time_s=0.002, wait_probability=0.5, mean_service_s=0.2, service_variation=1.3,
 )  # fmt: skip
 # The scales are powers of two, so that a right formula is off by rounding alone.
 SCALES = {"byte": 8.0, "second": 4.0, "USD": 2.0, "joule": 16.0}
