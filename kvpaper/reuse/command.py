@@ -63,9 +63,7 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
     _capacities(arguments.capacities, bytes_per_token)  # refused before the log is read
     _tiers(arguments.tiers, bytes_per_token)
     chosen = policies.named(arguments.policy)
-    reading = read_trace(
-        arguments.traces, _options(arguments), arguments.strict, arguments.processes, arguments.dask
-    )
+    reading = read_trace(*_log(arguments))
     trace, warnings = reading.trace, list(reading.warnings)
     require_identity(trace.block_tokens, arguments.traces[0])
     if arguments.save:
@@ -115,18 +113,22 @@ def exact(arguments: argparse.Namespace) -> dict[str, Any]:
         horizon = timers.horizon_warning(trace, arguments.break_even)
         warnings += [horizon] if horizon else []
     if arguments.figure:
-        from kvpaper.figures import reuse as figures
-        from kvpaper.figures.style import save_to
-        from kvpaper.reuse.chapter import curve_rows
-
-        name = Path(arguments.traces[0]).stem
-        table = results.table(row | {"trace": name} for row in curve_rows(trace))
-        try:
-            save_to(figures.curve(table), arguments.figure)
-        except (OSError, ValueError) as error:
-            found = getattr(error, "strerror", None) or str(error)
-            raise InputError("--figure", found, "a file to write, such as curve.svg") from None
+        _draw(trace, Path(arguments.traces[0]).stem, arguments.figure)
     return results.finite(answer)
+
+
+def _draw(trace: "BlockTrace", name: str, path: str) -> None:  # noqa: F821
+    from kvpaper import results
+    from kvpaper.figures import reuse as figures
+    from kvpaper.figures.style import save_to
+    from kvpaper.reuse.chapter import curve_rows
+
+    table = results.table(row | {"trace": name} for row in curve_rows(trace))
+    try:
+        save_to(figures.curve(table), path)
+    except (OSError, ValueError) as error:
+        found = getattr(error, "strerror", None) or str(error)
+        raise InputError("--figure", found, "a file to write, such as curve.svg") from None
 
 
 def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -143,9 +145,7 @@ def sampled(arguments: argparse.Namespace) -> dict[str, Any]:
             raise InputError(_flag(option), "it beside --sample", expected)
     bytes_per_token, _ = _model(arguments)
     _capacities(arguments.capacities, bytes_per_token)
-    stream = Stream(
-        arguments.traces, _options(arguments), arguments.strict, arguments.processes, arguments.dask
-    )
+    stream = Stream(*_log(arguments))
     every = round(1 / arguments.sample)
     estimate = sampled_curve(stream.chunks, every, prefix=stream.prefix)
     require_identity(stream.block_tokens, arguments.traces[0])
@@ -185,7 +185,8 @@ def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
-def _options(arguments: argparse.Namespace) -> "Options":  # noqa: F821
+def _log(arguments: argparse.Namespace) -> tuple:
+    """What to read and how, as the reader takes it."""
     from kvpaper.traces.readers import OURS, Options
 
     columns = {}
@@ -204,7 +205,8 @@ def _options(arguments: argparse.Namespace) -> "Options":  # noqa: F821
     break_even_s = arguments.break_even
     if break_even_s is not None and not 0 < break_even_s < math.inf:
         raise InputError("--break-even", f"{break_even_s:g}", "seconds above 0")
-    return Options(arguments.block_tokens, arguments.tokenizer, arguments.components, columns)
+    options = Options(arguments.block_tokens, arguments.tokenizer, arguments.components, columns)
+    return arguments.traces, options, arguments.strict, arguments.processes, arguments.dask
 
 
 def _model(arguments: argparse.Namespace) -> tuple[float | None, float | None]:
