@@ -92,6 +92,10 @@ env: $(ENV) ## Make the environment .venv from the lock
 .PHONY: engine-env
 engine-env: $(ENGINE) ## Make the environment .engine: vLLM for CPUs, LMCache, NIXL (3 GB)
 
+.PHONY: measure
+measure: $(ENV) ## Time the tiers of this machine: memory, disk, LMCache if .engine is there (2 minutes)
+	$(BIN)/kvpaper measure tiers $(addprefix --python ,$(wildcard .engine/bin/python))
+
 .PHONY: engine-lock
 engine-lock: $(ENV) ## Resolve engine/requirements.in anew into its lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \

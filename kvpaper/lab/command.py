@@ -19,15 +19,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine_arguments(canary)
     kinds = ("none", "lmcache", "lmcache-in-process")
     canary.add_argument("--connector", default="none", choices=kinds)
-    canary.add_argument("--cap", type=_count, metavar="N", help="upper limit of KV blocks")
-    canary.add_argument("--lengths", type=_counts, default=[256, 1024], metavar="N,N")
-    canary.add_argument("--repeats", type=_count, default=5, metavar="N")
+    canary.add_argument("--cap", type=count, metavar="N", help="upper limit of KV blocks")
+    canary.add_argument("--lengths", type=counts, default=[256, 1024], metavar="N,N")
+    canary.add_argument("--repeats", type=count, default=5, metavar="N")
     modes, text = ("auto", "engine_driven", "lmcache_driven"), "of the LMCache server"
     canary.add_argument("--transfer-mode", default="auto", choices=modes, help=text)
-    canary.add_argument("--l1-bytes", type=_count, default=1 << 30, metavar="N", help="its DRAM")
+    canary.add_argument("--l1-bytes", type=count, default=1 << 30, metavar="N", help="its DRAM")
     canary.add_argument("--disk", type=Path, metavar="FOLDER", help="of its disk tier")
     record_arguments(canary)
     canary.set_defaults(measure=_canary)
+
+    from kvpaper.lab import experiments  # which use what is below
+
+    experiments.add_arguments(instruments)
 
     check = instruments.add_parser("check", help="check every record")
     check.add_argument("folder", nargs="?", type=Path, help="default: data/measured")
@@ -42,9 +46,9 @@ def engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", default=".engine/bin/python", metavar="P")
     parser.add_argument("--image", metavar="NAME@sha256:...", help="a container instead")
     parser.add_argument("--memory-utilization", type=float, default=0.1, metavar="X")
-    parser.add_argument("--kv-cache-bytes", type=_count, metavar="N")
-    parser.add_argument("--max-tokens", type=_count, default=4096, metavar="N")
-    parser.add_argument("--threads", type=_count, default=2, metavar="N")
+    parser.add_argument("--kv-cache-bytes", type=count, metavar="N")
+    parser.add_argument("--max-tokens", type=count, default=4096, metavar="N")
+    parser.add_argument("--threads", type=count, default=2, metavar="N")
     parser.add_argument("--start-s", type=float, default=300, metavar="S", help="deadline")
     parser.add_argument("--request-s", type=float, default=120, metavar="S", help="deadline")
 
@@ -140,11 +144,13 @@ def _schema(_: argparse.Namespace) -> int:
     return 0
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """A whole number above 0, as an argument."""
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 53):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number above 0")
     return int(text)
 
 
-def _counts(text: str) -> list[int]:
-    return [_count(part) for part in text.split(",")]
+def counts(text: str) -> list[int]:
+    """Several of them, with commas between."""
+    return [count(part) for part in text.split(",")]

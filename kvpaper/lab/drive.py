@@ -1,0 +1,290 @@
+"""Tiers that only the engine's environment can drive: LMCache's backends, and a GPU.
+
+This file is run there as a script, ``python drive.py lmcache|device REQUEST.json ANSWER.jsonl``.
+There is no kvpaper in that environment, so it imports nothing of it. A request has ``folder``,
+``direct`` and ``shapes``: for each shape its name, ``token_bytes`` and ``tokens``, ascending.
+"""
+
+import json
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+PIECE_BYTES = 16 << 20
+CHUNK_TOKENS = 256
+_LEAST, _MOST, _BUDGET_S = 3, 15, 0.6
+Act = Callable[[int], Any]
+
+
+def timed(act: Act, places: int) -> dict[str, list[float]]:
+    """Times of an action [s], each at the next of its places, the first one as a warm-up.
+
+    Moving on keeps the caches of the processor from holding what is moved. Three times at least,
+    then until .6 s are spent or there are fifteen.
+    """
+    taken: list[float] = []
+    while len(taken) <= _LEAST or (len(taken) <= _MOST and sum(taken[1:]) < _BUDGET_S):
+        place = len(taken) % places
+        before = time.perf_counter()
+        act(place)
+        taken.append(time.perf_counter() - before)
+    return {"warmups": taken[:1], "values": taken[1:]}
+
+
+def fetch(tier: str, way: str, at: dict[str, Any], times: dict[str, list[float]]) -> dict[str, Any]:
+    """The row of a fetch."""
+    return {"quantity": "fetch_time_s", "tier": tier, "way": way, **at, **times}
+
+
+def read_into(file: int, view: memoryview, offset: int) -> None:
+    """Fill a view from a file; one call of the system reads 2 GB at most."""
+    done = 0
+    while done < len(view):
+        count = os.preadv(file, [view[done : done + (1 << 30)]], offset + done)
+        if not count:
+            raise OSError(0, "the file ended early")
+        done += count
+
+
+def forget(path: str | Path) -> None:
+    """Have a file on its device and out of the page cache."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
+class Device:
+    """A device, the memory that is copied to it, and a file that is read to it."""
+
+    def __init__(self, kind: str, count: int, path: Path, direct: bool) -> None:
+        import torch
+
+        real = kind != "cpu"  # on a processor only the logic is exercised
+        self.settle = torch.cuda.synchronize if real else lambda: None
+        self.target, self.held = (
+            torch.ones(count, dtype=torch.uint8, device=kind) for _ in range(2)
+        )
+        self.pageable = torch.ones(count, dtype=torch.uint8)
+        self.pinned = self.pageable.pin_memory() if real else self.pageable
+        room = PIECE_BYTES + mmap.PAGESIZE
+        self.pieces = [torch.empty(room, dtype=torch.uint8, pin_memory=real) for _ in range(2)]
+        path.write_bytes(self.pageable.numpy().data)
+        forget(path)
+        self.file = os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+
+    def copy(self, source: Any, place: int, count: int) -> None:
+        """Copy a part of a source, and wait until it is there."""
+        part = slice(place * count, (place + 1) * count)
+        self.target[part].copy_(source[part], non_blocking=True)
+        self.settle()
+
+    def load(self, place: int, count: int) -> None:
+        """Read a part of the file to the device, and wait until it is there.
+
+        Through two page-aligned buffers in turn, so that reading and copying overlap.
+        """
+        import torch
+
+        copied: list[Any] = [None, None]
+        for number, start in enumerate(range(place * count, (place + 1) * count, PIECE_BYTES)):
+            turn = number % 2
+            if copied[turn] is not None:
+                copied[turn].synchronize()
+            size = min(PIECE_BYTES, (place + 1) * count - start)
+            skip = -self.pieces[turn].data_ptr() % mmap.PAGESIZE
+            piece = self.pieces[turn][skip : skip + size]
+            read_into(self.file, memoryview(piece.numpy()), start)
+            self.target[start : start + size].copy_(piece, non_blocking=True)
+            if self.target.is_cuda:
+                copied[turn] = torch.cuda.Event()
+                copied[turn].record()
+        self.settle()
+
+
+def device_rows(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Device copy, host to device from pinned and from pageable memory, disk to device."""
+    kind = request.get("device", "cuda")
+    for shape in request["shapes"]:
+        most = shape["token_bytes"] * shape["tokens"][-1]
+        path = Path(request["folder"]) / "device.bin"
+        device = Device(kind, most, path, request["direct"])
+        sources = (
+            ("HBM", "copy", device.held),
+            ("host DRAM", "pinned", device.pinned),
+            ("host DRAM", "pageable", device.pageable),
+        )
+        for tokens in shape["tokens"]:
+            count = tokens * shape["token_bytes"]
+            at = {"shape": shape["name"], "tokens": tokens, "bytes": count, "to": kind}
+            for tier, way, source in sources:
+                copy = partial(device.copy, source, count=count)
+                yield fetch(tier, way, at, timed(copy, most // count))
+            load = partial(device.load, count=count)
+            yield fetch("disk", "direct", at, timed(load, most // count))
+        os.close(device.file)
+        path.unlink()
+
+
+class Backends:
+    """LMCache's DRAM and disk backends for the chunks of one shape, without an engine."""
+
+    def __init__(self, shape: dict[str, Any], folder: Path) -> None:
+        import asyncio
+        import threading
+
+        import torch
+        from lmcache.v1.config import LMCacheEngineConfig
+        from lmcache.v1.metadata import LMCacheMetadata
+        from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
+        from lmcache.v1.storage_backend.local_disk_backend import LocalDiskBackend
+
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        self.name, self.kind = shape["name"], torch.bfloat16
+        layers, heads, width = shape["layers"], shape["kv_heads"], shape["head_dim"]
+        self.most = max(shape["tokens"][-1] // CHUNK_TOKENS, 1)
+        room = (2 * self.most + 8) * CHUNK_TOKENS * shape["token_bytes"] / 2**30
+        settings = LMCacheEngineConfig.from_defaults(
+            chunk_size=CHUNK_TOKENS,
+            local_cpu=True,
+            max_local_cpu_size=room,
+            local_disk=f"file://{folder}",
+            # It never counts down for what is removed, so there must be room for every put.
+            max_local_disk_size=20 * room,
+            lmcache_instance_id="kvpaper",
+        )
+        about = LMCacheMetadata(
+            model_name=self.name,
+            world_size=1,
+            local_world_size=1,
+            worker_id=0,
+            local_worker_id=0,
+            kv_dtype=self.kind,
+            kv_shape=(layers, 2, CHUNK_TOKENS, heads, width),
+            role="worker",
+        )
+        self.dram = LocalCPUBackend(settings, about, dst_device="cpu")
+        self.disk = LocalDiskBackend(settings, loop, self.dram, dst_device="cpu", metadata=about)
+        self.size = torch.Size([2, layers, CHUNK_TOKENS, heads * width])
+        self.source = torch.randn(self.size).to(self.kind)
+        self.target = torch.zeros((self.most, *self.size), dtype=self.kind)
+
+    def key(self, number: int) -> Any:
+        from lmcache.utils import CacheEngineKey
+
+        return CacheEngineKey(self.name, 1, 0, number, self.kind)
+
+    def put(self, numbers: Iterable[int]) -> None:
+        """Store chunks in DRAM."""
+        from lmcache.v1.memory_management import MemoryFormat
+
+        for number in numbers:
+            held = self.dram.allocate(self.size, self.kind, MemoryFormat.KV_2LTD)
+            held.tensor.copy_(self.source)
+            self.dram.submit_put_task(self.key(number), held)
+            held.ref_count_down()
+
+    def write(self, numbers: Iterable[int]) -> None:
+        """Store chunks that are in DRAM on disk, and wait until they are there."""
+        for number in numbers:
+            held = self.dram.get_blocking(self.key(number))
+            self.disk.submit_put_task(self.key(number), held)
+            held.ref_count_down()
+        for key in map(self.key, numbers):
+            while not self.disk.contains(key) or self.disk.exists_in_put_tasks(key):
+                time.sleep(0.0002)
+
+    def get(self, backend: Any, chunks: int, place: int) -> None:
+        """Copy that many chunks out of a backend, those at a place."""
+        for number in range(place * chunks, (place + 1) * chunks):
+            held = backend.get_blocking(self.key(number))
+            self.target[number].copy_(held.tensor)
+            held.ref_count_down()
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Forget chunks in both backends."""
+        for key in map(self.key, numbers):
+            self.disk.remove(key)
+            self.dram.remove(key)
+
+
+def lmcache_rows(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Get and put of whole prefixes, chunk by chunk, in LMCache's own backends.
+
+    Raises
+    ------
+    ValueError
+        If a backend gives back other values than it was given.
+    """
+    for shape in request["shapes"]:
+        folder = Path(request["folder"]) / "lmcache"
+        both = Backends(shape, folder)
+        both.put(range(both.most))
+        both.write(range(both.most))
+        for tokens in shape["tokens"]:
+            chunks = tokens // CHUNK_TOKENS
+            if not chunks:
+                continue
+            at = {"shape": shape["name"], "tokens": tokens, "to": "cpu"}
+            at["bytes"] = tokens * shape["token_bytes"]
+            places = both.most // chunks
+            for tier, way, backend in (
+                ("LMCache DRAM", "get", both.dram),
+                ("LMCache disk", "page cache", both.disk),
+            ):
+                get = partial(both.get, backend, chunks)
+                yield fetch(tier, way, at, timed(get, places))
+            dropped = []
+            for turn in range(_LEAST + 1):
+                for path in folder.rglob("*.pt"):
+                    forget(path)
+                before = time.perf_counter()
+                both.get(both.disk, chunks, turn % places)
+                dropped.append(time.perf_counter() - before)
+            fetched = {"warmups": dropped[:1], "values": dropped[1:]}
+            yield fetch("LMCache disk", "page cache dropped", at, fetched)
+            yield from _puts(both, chunks, at)
+        if not (both.target == both.source).all():
+            raise ValueError("LMCache gave back other values than it was given")
+        both.remove(range(both.most))
+
+
+def _puts(both: Backends, chunks: int, at: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Times of storing new chunks, which are removed again outside of the time taken."""
+    memory, disk = [], []
+    for turn in range(1, _LEAST + 2):
+        # A key that was there before would be passed over.
+        numbers = range(turn * 10**9 + chunks * 1000, turn * 10**9 + chunks * 1001)
+        for taken, store in ((memory, both.put), (disk, both.write)):
+            before = time.perf_counter()
+            store(numbers)
+            taken.append(time.perf_counter() - before)
+        both.remove(numbers)
+    for tier, taken in (("LMCache DRAM", memory), ("LMCache disk", disk)):
+        times = {"warmups": taken[:1], "values": taken[1:]}
+        yield {"quantity": "store_time_s", "tier": tier, "way": "put", **at, **times}
+
+
+def main() -> None:
+    """Answer a request, a line for each point as soon as it is taken."""
+    drivers = {"lmcache": lmcache_rows, "device": device_rows}
+    what, asked, answer = sys.argv[1:]
+    request = json.loads(Path(asked).read_text(encoding="utf-8"))
+    with Path(answer).open("w", encoding="utf-8") as file:
+        for row in drivers[what](request):
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+    sys.stdout.flush()
+    os._exit(0)  # LMCache's threads would keep the process
+
+
+if __name__ == "__main__":
+    main()
