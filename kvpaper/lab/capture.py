@@ -23,8 +23,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,7 +102,7 @@ class Run:
         now = datetime.now(UTC)
         self.path = runs / f"{instrument}-{now:%Y%m%dT%H%M%S%f}-{checksum[:8]}"
         self.folder, self._marker = folder, secrets.token_hex(16)
-        self._secrets = secret_values(os.environ)
+        self._secrets = {*secret_values(os.environ)}
         self.record: dict[str, Any] = {
             "schema_version": records.SCHEMA_VERSION,
             "instrument": instrument,
@@ -139,9 +139,11 @@ class Run:
             (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
         self._log = BoundedLog(self.path / "harness.log", self._secrets)
         self._watch = Watch(self._marker, lambda one: self._append("processes.jsonl", one))
-        self._handlers, self._starting, self._signalled = {}, False, 0
+        self._handlers, self._deferring, self._signalled = {}, False, 0
         if threading.current_thread() is threading.main_thread():
             self._handlers = {n: signal.signal(n, self._interrupt) for n in _SIGNALS}
+            if self._handlers[signal.SIGHUP] is signal.SIG_IGN:  # nohup
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return self
 
     def start(
@@ -163,13 +165,8 @@ class Run:
             If the command cannot be started.
         """
         processes.become_subreaper()
-        self._starting = True  # a signal now would lose sight of the new process
-        try:
+        with self._deferred():
             return self._start(name, command, environment or {})
-        finally:
-            self._starting = False
-            if self._signalled:
-                self._interrupt(self._signalled, None)
 
     def _start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Started:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -177,10 +174,11 @@ class Run:
         logging = json.dumps(_logging(channel.getsockname()), indent=1)
         (self.path / f"{name}.logging.json").write_text(logging, encoding="utf-8")
         whole = {**os.environ, **self.variables(name), **environment}
+        self._secrets |= {*secret_values(environment)}
         self._keep_json(f"{name}.environment.json", redact_environment(whole))
         self.record["commands"][name] = self._clean(command)
         self._write_state()
-        log = BoundedLog(self.path / f"{name}.log", {*self._secrets, *secret_values(whole)})
+        log = BoundedLog(self.path / f"{name}.log", self._secrets)
         stream, end = os.pipe()
         with suppress(OSError):
             fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
@@ -231,6 +229,8 @@ class Run:
         Stopped
             If a command ended, or a signal ended a process of its tree.
         """
+        if self._watch.fault:
+            raise self._watch.fault
         for log in (self._log, *(part.log for part in self._watch.parts.values())):
             if log.error:
                 raise Stopped(f"{log.path.name} cannot be written: {log.error}")
@@ -285,9 +285,10 @@ class Run:
         if isinstance(error, TimeoutError):
             raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
         if isinstance(error, OSError):
-            with suppress(Stopped):
-                self.wait_until(lambda: False, GRACE_S + 1, "")
-            self.check()
+            settled = time.monotonic() + GRACE_S + 1
+            while time.monotonic() < settled:  # a death is a better reason
+                self.check()
+                time.sleep(0.1)
             raise Stopped(f"{what}: {type(error).__name__}: {error}")
         if error:
             raise error
@@ -318,8 +319,8 @@ class Run:
 
     def stop(self, started: Started, deadline_s: float = 40) -> None:
         """Ask a command to stop, then end what is left of its tree; return when all is gone."""
-        started.stopping = True
-        self._end(started.name, (signal.SIGINT, signal.SIGTERM), deadline_s)
+        with self._deferred():
+            self._end(started.name, (signal.SIGINT, signal.SIGTERM), deadline_s)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         for number in self._handlers:
@@ -328,7 +329,7 @@ class Run:
             self._finish(error)
         finally:
             for number, handler in self._handlers.items():
-                signal.signal(number, handler)
+                signal.signal(number, handler or signal.SIG_DFL)
             self._lock.close()
         return isinstance(error, Stopped)
 
@@ -340,8 +341,7 @@ class Run:
             text = f"ended by {one.signal}, exit code {one.exit_code}"
             self._note(f"ERROR kvpaper.lab:0 {text}", pid, one.name)
         if outcome == "timed out":
-            # Python tells by faulthandler where each of its threads waits.
-            self._end(None, (signal.SIGABRT,), 3)
+            self._dump_stacks()
         patience_s = 40 if outcome == "completed" else 5
         self._end(None, (signal.SIGINT, signal.SIGTERM), patience_s)
         self._watch.finish()
@@ -371,6 +371,14 @@ class Run:
         self.record_path = ending.write(self.record, self.path, self.folder)
         print(f"{self.record['instrument']}: {outcome}; record {self.record_path}", file=sys.stderr)
 
+    def _dump_stacks(self) -> None:
+        """Let every Python process tell by faulthandler where its threads wait, and die of it."""
+        for one in self._watch.parts.values():
+            one.stopping = True
+        for identity in self._watch.alive():
+            processes.send(identity, signal.SIGABRT)
+        self._gone(None, 3)
+
     def _end(self, part: str | None, asking: tuple[int, ...], deadline_s: float) -> None:
         """Ask the started processes by each signal in turn, then kill what is left of the trees."""
         chosen = [one for name, one in self._watch.parts.items() if part in (None, name)]
@@ -380,11 +388,11 @@ class Run:
         for one in chosen:
             one.stopping = True
         for number in asking:
-            for one in chosen:
-                if one.exit_code is None:
-                    with suppress(OSError):
-                        os.kill(one.process.pid, number)
-            if self._gone(part, deadline_s / len(asking)):
+            running = [one for one in chosen if one.exit_code is None]
+            for one in running:
+                with suppress(OSError):
+                    os.kill(one.process.pid, number)
+            if (running or number == asking[0]) and self._gone(part, deadline_s / len(asking)):
                 return
         for _ in range(20):
             for identity in self._watch.alive(part):
@@ -437,9 +445,20 @@ class Run:
         temporary.write_text(json.dumps(state), encoding="utf-8")
         temporary.replace(self.path / STATE)
 
+    @contextmanager
+    def _deferred(self) -> Iterator[None]:
+        """Signals wait until the block ends, so that no process is lost sight of."""
+        self._deferring = True
+        try:
+            yield
+        finally:
+            self._deferring = False
+        if self._signalled:
+            self._interrupt(self._signalled, None)
+
     def _interrupt(self, number: int, _: Any) -> None:
         self._signalled = number
-        if not self._starting:
+        if not self._deferring:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 

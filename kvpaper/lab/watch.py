@@ -16,6 +16,7 @@ from kvpaper.lab import processes
 from kvpaper.lab.logs import BoundedLog
 
 _SAMPLE_S = 0.5
+_TOGETHER_S = 5.0  # a death this soon after another follows from it
 _CRASHES = {"SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP"}
 _PRIORITY = re.compile(rb"^<\d+>")
 Identity = tuple[int, int]
@@ -40,7 +41,7 @@ class Seen:
     part: str
     pidfd: int
     peak_rss_bytes: int = 0
-    ended: bool = False
+    ended_s: float | None = None
     exit_code: int | None = None
     asked: bool = False
 
@@ -84,6 +85,7 @@ class Watch:
         self.peak_rss_bytes = 0
         # The first process that a signal ended though nobody had asked, and when.
         self.crash: tuple[int, Seen, float] | None = None
+        self.fault: Exception | None = None
         self._selector = selectors.DefaultSelector()
         self._finishing, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="capture", daemon=True)
@@ -120,7 +122,7 @@ class Watch:
             return [
                 identity
                 for identity, one in self.seen.items()
-                if not one.ended and part in (None, one.part)
+                if one.ended_s is None and part in (None, one.part)
             ]
 
     def sample(self) -> None:
@@ -133,7 +135,7 @@ class Watch:
                 if seen := self.seen.get(one.identity):
                     seen.name = processes.title(one)
                     seen.peak_rss_bytes = max(seen.peak_rss_bytes, one.rss_bytes)
-                    if seen.ended and one.parent == os.getpid():
+                    if seen.ended_s is not None and one.parent == os.getpid():
                         processes.reap(one.pid)  # it died before its parent did
             self.peak_rss_bytes = max(self.peak_rss_bytes, sum(one.rss_bytes for one in tree))
 
@@ -142,6 +144,12 @@ class Watch:
         return {part.process.pid for part in running}
 
     def _loop(self) -> None:
+        try:
+            self._follow()
+        except Exception as fault:
+            self.fault = fault
+
+    def _follow(self) -> None:
         next_sample = 0.0
         while True:
             finishing = self._finishing.is_set()
@@ -180,14 +188,18 @@ class Watch:
     def _gone(self, identity: Identity) -> None:
         with self._lock:
             one = self.seen[identity]
-            first = not any(other.exit_code and not other.asked for other in self.seen.values())
-            one.exit_code, one.ended = processes.exit_status(identity, one.pidfd), True
+            now_s = time.monotonic()
+            first = not any(
+                other.exit_code and not other.asked and now_s - other.ended_s < _TOGETHER_S
+                for other in self.seen.values()
+            )
+            one.exit_code, one.ended_s = processes.exit_status(identity, one.pidfd), now_s
             self._selector.unregister(one.pidfd)
             os.close(one.pidfd)
             started = self.parts.get(one.part)
             one.asked = started is not None and started.stopping
             if started and started.process.pid == identity[0]:
-                started.exit_code = -1 if one.exit_code is None else one.exit_code
+                started.exit_code = 255 if one.exit_code is None else one.exit_code
                 started.process.returncode = started.exit_code
         if first and not one.asked and one.signal in _CRASHES:
-            self.crash = identity[0], one, time.monotonic()
+            self.crash = identity[0], one, now_s
