@@ -1,9 +1,12 @@
 """Code, equations and pages agree in both directions."""
 
+import doctest
 import json
 import re
 from collections import Counter
 from pathlib import Path
+
+import statements
 
 from kvpaper.formulas import equations
 
@@ -52,22 +55,14 @@ def test_every_figure_has_a_name_and_words_for_those_who_do_not_see_it():
             assert len(re.search(r"^:alt: (.*)", block, re.M)[1]) > 60, name
 
 
-def test_prose_of_the_chapters_states_no_number_of_a_scenario():
-    """Numbers of a scenario come from its rows; prose may hold those of the paper and of traces."""
-    allowed = {
-        "20_recovery.ipynb": {"0.21 ms", "333 ms", "1,600", "1 GB"},
-        "10_kv_bytes.ipynb": {"130,000", "8,000", "1 GB"},
-    }
-    pattern = re.compile(r"\d[\d,.]*\s?(?:ms|s\b|GB|TB|MB|tokens|%|bytes)|\d{1,3}(?:,\d{3})+")
-    for name, text in NOTEBOOKS.items():
-        if name in ("50_reuse.ipynb", "90_startup_failure.ipynb"):
-            continue
-        found = {
-            match.strip(" .,") for match in pattern.findall(re.sub(r"\{\w+\}`[^`]*`", "", text))
-        }
-        strays = {
-            match
-            for match in found
-            if not any(match.startswith(known) for known in allowed.get(name, ()))
-        }
-        assert not strays, (name, strays)
+def test_the_numbers_of_a_statement_are_seen():
+    outcome = doctest.testmod(statements)
+    assert (outcome.failed, outcome.attempted) == (0, 1)
+
+
+def test_prose_states_no_number_of_a_scenario():
+    """Numbers of a scenario come from its rows; prose may quote the paper's, and no others."""
+    for name, text in {**PAGES, **NOTEBOOKS}.items():
+        code = r"(?ms)^```[^{].*?^```|\{\w+\}`[^`]*`|`[^`]*`|\$[^$]*\$"
+        quoted = statements.QUOTED.get(name.partition(".")[0], set())
+        assert statements.numbers(re.sub(code, "", text)) <= quoted, name
