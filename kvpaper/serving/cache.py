@@ -6,27 +6,27 @@ The row past the last block closes the list. A block that is evicted keeps -1 as
 neighbour: it has been seen.
 """
 
-import numba
+from kvpaper.serving.compiled import compiled, inlined
 
 # Added to the count of holders while the block is still to be computed or fetched.
 PENDING = 1 << 24
 SEEN = -1
 
 
-@numba.njit(cache=True, inline="always")
+@inlined
 def usable(links, store, block):
     """Whether a block is there and computed."""
     return links[store, block, 0] != 0 and links[store, block, 0] > -PENDING
 
 
-@numba.njit(cache=True)
+@compiled
 def unlink(links, store, block):
     younger, older = links[store, block, 0], links[store, block, 1]
     links[store, younger - 1, 1] = older
     links[store, older - 1, 0] = younger
 
 
-@numba.njit(cache=True)
+@compiled
 def make_youngest(links, store, block):
     end = links.shape[1] - 1
     older = links[store, end, 1]
@@ -36,7 +36,7 @@ def make_youngest(links, store, block):
     links[store, end, 1] = block + 1
 
 
-@numba.njit(cache=True)
+@compiled
 def evict_oldest(links, store):
     end = links.shape[1] - 1
     oldest = links[store, end, 0] - 1
@@ -45,7 +45,7 @@ def evict_oldest(links, store):
     links[store, oldest, 1] = SEEN
 
 
-@numba.njit(cache=True)
+@compiled
 def pin(links, engine, e, ids):
     """An instance holds the blocks of a request; those it lacks are pending. Makes room."""
     x = engine[e]
@@ -66,14 +66,14 @@ def pin(links, engine, e, ids):
         x.listed -= 1
 
 
-@numba.njit(cache=True)
+@compiled
 def mark_computed(links, e, ids):
     for block in ids:
         if links[e, block, 0] <= -PENDING:
             links[e, block, 0] += PENDING
 
 
-@numba.njit(cache=True)
+@compiled
 def unpin(links, engine, e, ids):
     """The request lets go: what nobody else holds becomes the youngest, last block first."""
     x = engine[e]
@@ -86,7 +86,7 @@ def unpin(links, engine, e, ids):
             x.listed += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def keep(links, engine, e, ids):
     """Keep the blocks of an answer in GPU memory as the youngest, last block first."""
     x = engine[e]
@@ -107,7 +107,7 @@ def keep(links, engine, e, ids):
         x.listed += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def refresh(links, store, ids):
     """Blocks of a request that a tier holds become its youngest, last block first."""
     for i in range(len(ids) - 1, -1, -1):
@@ -116,7 +116,7 @@ def refresh(links, store, ids):
             make_youngest(links, store, ids[i])
 
 
-@numba.njit(cache=True)
+@compiled
 def store_written(links, unit, ids, first, stop):
     """A write has ended: blocks ``first`` to ``stop`` are there, all become young."""
     for i in range(len(ids) - 1, -1, -1):
@@ -133,7 +133,7 @@ def store_written(links, unit, ids, first, stop):
         make_youngest(links, unit.store, block)
 
 
-@numba.njit(cache=True)
+@compiled
 def admitted(links, store, ids, second_use):
     """Blocks that a tier takes from a request: from the first it lacks to the first new to it.
 

@@ -24,6 +24,7 @@ from kvpaper.serving.cache import (
     unpin,
     usable,
 )
+from kvpaper.serving.compiled import compiled, inlined
 from kvpaper.serving.heap import NONE, popped, pushed
 from kvpaper.serving.steps import prefill_s, run_s, step_s, steps_until
 
@@ -74,16 +75,18 @@ UNIT = np.dtype(
     ],
     align=True,
 )  # fmt: skip
-Rules = namedtuple(
-    "Rules",
-    "block kv_bytes boundary_bytes tiers fetch lead_s first_from_decode latency_s layers "
-    "queue_limit router decode_router prefilling max_batch",
-)
-Clock = np.dtype([("timers", "i4"), ("arrivals", "i8"), ("last", "i4"), ("decode_last", "i4")])
-World = namedtuple(
-    "World",
-    "rules request engine unit blocks links node owner clock new cached prefill contexts steps",
-)
+RULES = np.dtype(
+    [
+        ("block", "i8"), ("kv_bytes", "f8"), ("boundary_bytes", "f8"), ("tiers", "i8"),
+        ("fetch", "i8"), ("lead_s", "f8"), ("first_from_decode", "b1"), ("latency_s", "f8"),
+        ("layers", "i8"), ("queue_limit", "i8"), ("router", "i8"), ("decode_router", "i8"),
+        ("prefilling", "i8"), ("max_batch", "i8"),
+        # State: heap of timers, next arrival, instances chosen last.
+        ("timers", "i4"), ("arrivals", "i8"), ("last", "i8"), ("decode_last", "i8"),
+    ],
+    align=True,
+)  # fmt: skip
+World = namedtuple("World", "rules request engine unit blocks links node prefill steps")
 
 PRESET, LEAST_LOADED, PREFIX = 0, 1, 2
 ALWAYS, BETTER, TWO_ENDED = 0, 1, 2
@@ -93,43 +96,38 @@ JOBS, TIMERS = 9, 5
 NODES = JOBS + TIMERS + 1
 
 
-@numba.njit(cache=True, inline="always")
+@inlined
 def _ids(w, r):
     first = w.request[r].first_block
     return w.blocks[first : first + w.request[r].blocks]
 
 
-@numba.njit(cache=True, inline="always")
+@inlined
 def _answer_ids(w, r):
     first = w.request[r].first_answer
     return w.blocks[first : first + w.request[r].answers]
 
 
-@numba.njit(cache=True, inline="always")
+@inlined
 def _timer(w, r, kind, at_s):
     number = JOBS * len(w.request) + TIMERS * r + kind
-    w.clock[0].timers = pushed(w.node, w.clock[0].timers, number, at_s)
+    w.rules[0].timers = pushed(w.node, w.rules[0].timers, number, at_s)
 
 
-@numba.njit(cache=True, inline="always")
+@inlined
 def _queue_node(w, r):
     return (JOBS + TIMERS) * len(w.request) + r
 
 
-@numba.njit(cache=True)
+@compiled
 def _prefill(w, new, cached):
-    return prefill_s(w.new, w.cached, w.prefill, np.float64(new), np.float64(cached))
-
-
-@numba.njit(cache=True)
-def _step(w, batch, context_sum):
-    return step_s(w.contexts, w.steps[batch], context_sum / batch)
+    return prefill_s(w.prefill, np.float64(new), np.float64(cached))
 
 
 # Tiers
 
 
-@numba.njit(cache=True)
+@compiled
 def _advance_unit(w, u, t):
     """Processor sharing: each of n jobs is served at 1/n of the lanes, at most at one."""
     unit = w.unit[u]
@@ -138,7 +136,7 @@ def _advance_unit(w, u, t):
     unit.at_s = t
 
 
-@numba.njit(cache=True)
+@compiled
 def _schedule_unit(w, u):
     unit = w.unit[u]
     if unit.active == 0:
@@ -148,7 +146,7 @@ def _schedule_unit(w, u):
     unit.next_s = unit.at_s + left / min(1.0, unit.lanes / unit.active)
 
 
-@numba.njit(cache=True)
+@compiled
 def _submit(w, u, job, seconds, t):
     """A job that would take ``seconds`` alone."""
     unit = w.unit[u]
@@ -158,7 +156,7 @@ def _submit(w, u, job, seconds, t):
     _schedule_unit(w, u)
 
 
-@numba.njit(cache=True)
+@inlined
 def _unit_event(w, u, t):
     unit = w.unit[u]
     _advance_unit(w, u, t)
@@ -176,12 +174,12 @@ def _unit_event(w, u, t):
         store_written(w.links, unit, ids, w.request[r].written_from[k], w.request[r].written_to[k])
 
 
-@numba.njit(cache=True)
+@compiled
 def _write(w, e, r, t, kind):
     """Start the write-back of a prompt or an answer to every tier in reach that admits it."""
     q = w.request[r]
     ids = _ids(w, r) if kind == WRITE_PROMPT else _answer_ids(w, r)
-    for k in range(w.rules.tiers):
+    for k in range(w.rules[0].tiers):
         u = w.engine[e].unit[k]
         if u < 0:
             continue
@@ -190,10 +188,10 @@ def _write(w, e, r, t, kind):
         size = 0.0
         for i in range(first, stop):
             if w.links[unit.store, ids[i], 0] == 0:
-                tokens = w.rules.block
+                tokens = w.rules[0].block
                 if kind == WRITE_PROMPT:
-                    tokens = min(tokens, q.input - i * w.rules.block)
-                size += tokens * w.rules.kv_bytes + w.rules.boundary_bytes
+                    tokens = min(tokens, q.input - i * w.rules[0].block)
+                size += tokens * w.rules[0].kv_bytes + w.rules[0].boundary_bytes
         if first == stop:
             continue
         q.written_from[3 * kind - 3 + k], q.written_to[3 * kind - 3 + k] = first, stop
@@ -204,43 +202,43 @@ def _write(w, e, r, t, kind):
 # Lookup
 
 
-@numba.njit(cache=True)
+@compiled
 def _fetch_s(w, e, r, k, front):
     """Time to fetch the hits of tiers up to ``k`` behind ``front`` blocks, by their load now."""
     q, longest = w.request[r], 0.0
-    boundary = w.rules.boundary_bytes
+    boundary = w.rules[0].boundary_bytes
     for i in range(k, 0, -1):
         size = _tokens_between(w, r, max(q.cut[i - 1], q.cut[0] + front), q.cut[i])
         if size > 0:
             unit = w.unit[w.engine[e].unit[i - 1]]
-            alone = (size * w.rules.kv_bytes + boundary) / unit.read
+            alone = (size * w.rules[0].kv_bytes + boundary) / unit.read
             boundary = 0.0
             slower = max(1.0, (unit.active + 1) / unit.lanes)
             longest = max(longest, unit.latency + alone * slower)
     return longest
 
 
-@numba.njit(cache=True, inline="always")
+@inlined
 def _tokens_between(w, r, low, high):
     """Tokens of the prompt in blocks ``low`` to ``high``."""
-    size, block = w.request[r].input, w.rules.block
+    size, block = w.request[r].input, w.rules[0].block
     return max(0, min(high * block, size) - min(low * block, size))
 
 
-@numba.njit(cache=True, inline="always")
+@inlined
 def _rest(w, r, blocks):
     """Tokens to compute behind so many cached blocks: at least the one that gives the answer."""
-    return max(1, w.request[r].input - blocks * w.rules.block)
+    return max(1, w.request[r].input - blocks * w.rules[0].block)
 
 
-@numba.njit(cache=True)
+@compiled
 def _front_s(w, r, front):
     if front == 0:
         return 0.0
-    return _prefill(w, front * w.rules.block, w.request[r].cut[0] * w.rules.block)
+    return _prefill(w, front * w.rules[0].block, w.request[r].cut[0] * w.rules[0].block)
 
 
-@numba.njit(cache=True)
+@compiled
 def _meeting(w, e, r, k):
     """Least number of blocks at the front whose computation outlasts the fetch of the others."""
     q = w.request[r]
@@ -254,7 +252,7 @@ def _meeting(w, e, r, k):
     return low
 
 
-@numba.njit(cache=True)
+@compiled
 def _recovered_s(w, e, r, k, front):
     """Time until the prompt is computed if the hits of tiers up to ``k`` are used."""
     new = _rest(w, r, w.request[r].cut[k])
@@ -262,10 +260,10 @@ def _recovered_s(w, e, r, k, front):
     return recovered + _prefill(w, new, w.request[r].input - new)
 
 
-@numba.njit(cache=True)
+@compiled
 def _plan(w, e, r, two_ended):
     """Look the prompt up at an instance, choose what to fetch, and tell how long it would take."""
-    q, ids, tiers = w.request[r], _ids(w, r), w.rules.tiers
+    q, ids, tiers = w.request[r], _ids(w, r), w.rules[0].tiers
     j = 0
     while j < len(ids) and usable(w.links, e, ids[j]):
         j += 1
@@ -280,7 +278,7 @@ def _plan(w, e, r, two_ended):
             j += 1
         q.cut[k + 1] = j
     q.front = 0
-    if w.rules.fetch == ALWAYS:
+    if w.rules[0].fetch == ALWAYS:
         q.taken = tiers
         return _recovered_s(w, e, r, tiers, 0)
     q.taken = 0
@@ -291,7 +289,7 @@ def _plan(w, e, r, two_ended):
         found = _recovered_s(w, e, r, k, 0)
         if found < best:
             best, q.taken, q.front = found, k, 0
-        if two_ended and w.rules.fetch == TWO_ENDED:
+        if two_ended and w.rules[0].fetch == TWO_ENDED:
             meeting = _meeting(w, e, r, k)
             for front in range(max(1, meeting - 1), meeting + 1):
                 found = _recovered_s(w, e, r, k, front)
@@ -300,7 +298,7 @@ def _plan(w, e, r, two_ended):
     return best
 
 
-@numba.njit(cache=True)
+@compiled
 def _start(w, e, r, t, two_ended):
     """Look up, hold the blocks and start to fetch; False if there is no room."""
     x, q, ids = w.engine[e], w.request[r], _ids(w, r)
@@ -316,16 +314,16 @@ def _start(w, e, r, t, two_ended):
     q.engine = e
     pin(w.links, w.engine, e, ids)
     x.private += q.room
-    for k in range(w.rules.tiers):
+    for k in range(w.rules[0].tiers):
         refresh(w.links, w.unit[x.unit[k]].store, ids)
     q.hit[0] = _tokens_between(w, r, 0, q.cut[0])
-    boundary = w.rules.boundary_bytes
+    boundary = w.rules[0].boundary_bytes
     for k in range(q.taken, 0, -1):
         tokens = _tokens_between(w, r, max(q.cut[k - 1], q.cut[0] + q.front), q.cut[k])
         if tokens > 0:
             u = x.unit[k - 1]
             q.hit[k] = tokens
-            q.fetched[k - 1] = tokens * w.rules.kv_bytes + boundary
+            q.fetched[k - 1] = tokens * w.rules[0].kv_bytes + boundary
             boundary = 0.0
             q.pending += 1
             _submit(w, u, JOBS * r + k - 1, q.fetched[k - 1] / w.unit[u].read, t)
@@ -333,12 +331,12 @@ def _start(w, e, r, t, two_ended):
     return True
 
 
-@numba.njit(cache=True)
+@inlined
 def _set_todo(w, r):
     """Tokens of the phase to come: the front of a two-ended recovery, then what is new."""
     q = w.request[r]
     if q.front:
-        q.todo, q.base = q.front * w.rules.block, q.cut[0] * w.rules.block
+        q.todo, q.base = q.front * w.rules[0].block, q.cut[0] * w.rules[0].block
     else:
         q.todo = _rest(w, r, q.cut[q.taken])
         q.base = q.input - q.todo
@@ -347,31 +345,30 @@ def _set_todo(w, r):
 # Routing
 
 
-@numba.njit(cache=True)
+@compiled
 def _context_now(w, d, t):
     """Sum of contexts of the running batch, steps of the present run included."""
     x = w.engine[d]
     if not x.run or x.batch == 0:
         return x.context
-    row = w.steps[x.batch]
     mean = x.context / x.batch
-    steps = steps_until(w.contexts, row, mean, t - x.start_s, x.steps)
-    if steps and run_s(w.contexts, row, mean, steps) > t - x.start_s:
+    steps = steps_until(w.steps, x.batch, mean, t - x.start_s, x.steps)
+    if steps and run_s(w.steps, x.batch, mean, steps) > t - x.start_s:
         steps -= 1
     return x.context + x.batch * steps
 
 
-@numba.njit(cache=True)
+@compiled
 def _step_if_joined(w, d, r, t):
     """Step time of an instance with all that is bound for it and one request more."""
     x = w.engine[d]
     batch = x.batch + x.coming + 1
     context = _context_now(w, d, t) + x.coming_context + w.request[r].input
-    most = min(batch, w.rules.max_batch)
-    return step_s(w.contexts, w.steps[most], context / batch) * (batch / most)
+    most = min(batch, w.rules[0].max_batch)
+    return step_s(w.steps, most, context / batch) * (batch / most)
 
 
-@numba.njit(cache=True)
+@compiled
 def _backlog_s(w, e, r, t):
     """Prefill work before a new request [s]; where the instance decodes too, a step beside it."""
     x = w.engine[e]
@@ -383,14 +380,14 @@ def _backlog_s(w, e, r, t):
     return load
 
 
-@numba.njit(cache=True)
+@compiled
 def _expected_prefill_s(w, e, r):
     """Time to recover and prefill at an instance; what is promised to it counts as there."""
-    ids = _ids(w, r)
+    ids, owners = _ids(w, r), len(w.links) - 1
     j = 0
     while j < len(ids):
         if w.links[e, ids[j], 0] == 0:
-            owner = w.owner[ids[j]]
+            owner = w.links[owners, ids[j], 0]
             if owner < 0 or w.request[owner].engine != e or w.request[owner].started:
                 break
         j += 1
@@ -398,46 +395,46 @@ def _expected_prefill_s(w, e, r):
     return min(_plan(w, e, r, False), _prefill(w, new, w.request[r].input - new))
 
 
-@numba.njit(cache=True)
+@compiled
 def _route(w, r, t):
     """Choose the instance that prefills; among equals the next in turn."""
-    q, n = w.request[r], w.rules.prefilling
+    q, n = w.request[r], w.rules[0].prefilling
     chosen, least, work = q.preset, np.inf, 0.0
-    if w.rules.router == PRESET:
+    if w.rules[0].router == PRESET:
         work = _prefill(w, _rest(w, r, 0), 0)
     else:
         cold = _prefill(w, _rest(w, r, 0), 0)
         for i in range(n):
-            e = (w.clock[0].last + 1 + i) % n
-            own = cold if w.rules.router == LEAST_LOADED else _expected_prefill_s(w, e, r)
+            e = (w.rules[0].last + 1 + i) % n
+            own = cold if w.rules[0].router == LEAST_LOADED else _expected_prefill_s(w, e, r)
             load = _backlog_s(w, e, r, t) + own
             if load < least:
                 chosen, least, work = e, load, own
-        w.clock[0].last = chosen
+        w.rules[0].last = chosen
     q.engine = chosen
     q.work = q.work_left = np.int64(np.ceil(work * 1e9))
     return chosen
 
 
-@numba.njit(cache=True)
+@compiled
 def _route_decode(w, r, t):
-    q, first = w.request[r], w.rules.prefilling
+    q, first = w.request[r], w.rules[0].prefilling
     n = len(w.engine) - first
     chosen, least = first + q.decode_preset, np.inf
-    if w.rules.decode_router == LEAST_LOADED:
+    if w.rules[0].decode_router == LEAST_LOADED:
         for i in range(n):
-            d = first + (w.clock[0].decode_last + 1 + i) % n
+            d = first + (w.rules[0].decode_last + 1 + i) % n
             load = _step_if_joined(w, d, r, t)
             if load < least:
                 chosen, least = d, load
-        w.clock[0].decode_last = chosen - first
+        w.rules[0].decode_last = chosen - first
     return chosen
 
 
 # Queues
 
 
-@numba.njit(cache=True)
+@inlined
 def _append(w, x, r):
     w.request[r].after = NONE
     if x.fifo < 0:
@@ -447,7 +444,7 @@ def _append(w, x, r):
     x.fifo_last = r
 
 
-@numba.njit(cache=True)
+@inlined
 def _append_joining(w, x, r):
     w.request[r].after = NONE
     if x.joining < 0:
@@ -457,7 +454,7 @@ def _append_joining(w, x, r):
     x.joining_last = r
 
 
-@numba.njit(cache=True)
+@inlined
 def _append_landing(w, x, r):
     w.request[r].landing_after = NONE
     if x.landing < 0:
@@ -467,21 +464,21 @@ def _append_landing(w, x, r):
     x.landing_last = r
 
 
-@numba.njit(cache=True)
+@compiled
 def _poke(w, e, t):
     """Something new: an idle instance turns to it now, a run of steps ends with the step."""
     x = w.engine[e]
     if x.next_s == np.inf:
         x.next_s = x.start_s = t
     elif x.run:
-        row, mean = w.steps[x.batch], x.context / x.batch
-        steps = steps_until(w.contexts, row, mean, t - x.start_s, x.steps)
+        mean = x.context / x.batch
+        steps = steps_until(w.steps, x.batch, mean, t - x.start_s, x.steps)
         if steps < x.steps:
             x.steps = steps
-            x.next_s = x.start_s + run_s(w.contexts, row, mean, steps)
+            x.next_s = x.start_s + run_s(w.steps, x.batch, mean, steps)
 
 
-@numba.njit(cache=True)
+@compiled
 def _make_ready(w, r, t):
     q = w.request[r]
     x = w.engine[q.engine]
@@ -489,7 +486,7 @@ def _make_ready(w, r, t):
     _poke(w, q.engine, t)
 
 
-@numba.njit(cache=True)
+@compiled
 def _pick(w, e, t):
     """The next request to prefill in order of arrival; -1 if none is ready or has room."""
     x, first = w.engine[e], _queue_node(w, 0)
@@ -514,7 +511,7 @@ def _pick(w, e, t):
 # Instances
 
 
-@numba.njit(cache=True)
+@inlined
 def _serve(w, e, r, t):
     """First or further service of a request at an instance."""
     q = w.request[r]
@@ -524,7 +521,7 @@ def _serve(w, e, r, t):
     q.serve_s = t
 
 
-@numba.njit(cache=True)
+@compiled
 def _scheduled(w, e, r, t, end_s):
     """The last tokens of a phase are on their way: what follows may count on the blocks."""
     q, x = w.request[r], w.engine[e]
@@ -533,11 +530,11 @@ def _scheduled(w, e, r, t, end_s):
         return
     mark_computed(w.links, e, _ids(w, r))
     q.end_s = end_s
-    if not x.decodes and w.rules.layers > 1:
+    if not x.decodes and w.rules[0].layers > 1:
         _offer(w, r, t)
 
 
-@numba.njit(cache=True)
+@compiled
 def _next_period(w, e, t):
     """What an instance does next."""
     x = w.engine[e]
@@ -563,12 +560,12 @@ def _next_period(w, e, t):
     if x.batch:
         x.run = True
         x.steps = np.int64(w.node[x.running].key) - x.done
-        x.next_s = t + run_s(w.contexts, w.steps[x.batch], x.context / x.batch, x.steps)
+        x.next_s = t + run_s(w.steps, x.batch, x.context / x.batch, x.steps)
     else:
         x.next_s = np.inf
 
 
-@numba.njit(cache=True)
+@compiled
 def _mix(w, e, t):
     """A step of prompt tokens and the running batch; False if no prompt can go on.
 
@@ -603,9 +600,8 @@ def _mix(w, e, t):
     alone = _prefill(w, new, cached / new)
     took = alone
     if x.batch:
-        row = w.steps[x.batch]
-        attention = step_s(w.contexts, row, x.context / x.batch) - row[0]
-        took = _prefill(w, new + x.batch, cached / (new + x.batch)) + attention
+        attention = step_s(w.steps, x.batch, x.context / x.batch) - w.steps[x.batch, 0]
+        took = _prefill(w, new + x.batch, cached / new) + attention
         x.steps = 1
         x.part_s = took - alone
     x.prefill_busy_s += alone
@@ -619,7 +615,7 @@ def _mix(w, e, t):
     return True
 
 
-@numba.njit(cache=True)
+@inlined
 def _charge(w, x, r, seconds, tokens):
     """A request's share of a mixed step, and of the work that it still means to the router."""
     q = w.request[r]
@@ -629,7 +625,7 @@ def _charge(w, x, r, seconds, tokens):
     q.work_left -= done
 
 
-@numba.njit(cache=True)
+@inlined
 def _engine_event(w, e, t):
     """A period has ended."""
     x = w.engine[e]
@@ -650,14 +646,14 @@ def _engine_event(w, e, t):
     while r >= 0:
         _land(w, e, r, t)
         r = w.request[r].landing_after
-    while x.joining >= 0 and x.batch < w.rules.max_batch:
+    while x.joining >= 0 and x.batch < w.rules[0].max_batch:
         r = x.joining
         x.joining = w.request[r].after
         _join(w, x, r)
     _next_period(w, e, t)
 
 
-@numba.njit(cache=True)
+@inlined
 def _join(w, x, r):
     q = w.request[r]
     x.coming -= 1
@@ -668,7 +664,7 @@ def _join(w, x, r):
     x.running = pushed(w.node, x.running, _queue_node(w, r), np.float64(x.done + q.output - 1))
 
 
-@numba.njit(cache=True)
+@inlined
 def _land(w, e, r, t):
     """A phase of a prefill has ended."""
     q, x = w.request[r], w.engine[e]
@@ -679,7 +675,7 @@ def _land(w, e, r, t):
             x.ready = pushed(w.node, x.ready, _queue_node(w, r), np.float64(r))
         return
     _write(w, e, r, t, WRITE_PROMPT)
-    if x.decodes or not w.rules.first_from_decode:
+    if x.decodes or not w.rules[0].first_from_decode:
         q.first_token_s = t
     if x.decodes:
         if q.output <= 1:
@@ -688,14 +684,14 @@ def _land(w, e, r, t):
             x.coming += 1
             x.coming_context += q.input
             _append_joining(w, x, r)
-    elif q.output <= 1 and not w.rules.first_from_decode:
+    elif q.output <= 1 and not w.rules[0].first_from_decode:
         _release(w, e, r)
         _finish(w, NONE, r, t)
-    elif w.rules.layers == 1:
+    elif w.rules[0].layers == 1:
         _offer(w, r, t)
 
 
-@numba.njit(cache=True)
+@compiled
 def _release(w, e, r):
     """An instance lets a request go; where it decoded, it keeps the answer."""
     w.engine[e].private -= w.request[r].room
@@ -704,7 +700,7 @@ def _release(w, e, r):
     unpin(w.links, w.engine, e, _ids(w, r))
 
 
-@numba.njit(cache=True)
+@compiled
 def _finish(w, e, r, t):
     """A request has its last token at instance ``e``; -1 if it needed no instance to decode."""
     q = w.request[r]
@@ -719,18 +715,18 @@ def _finish(w, e, r, t):
         if q.answers:
             _write(w, e, r, t, WRITE_ANSWER)
     after = q.next_turn
-    if after >= 0 and w.rules.lead_s > 0 and w.request[after].arrival_s > t:
-        _timer(w, after, PREFETCH, max(t, w.request[after].arrival_s - w.rules.lead_s))
+    if after >= 0 and w.rules[0].lead_s > 0 and w.request[after].arrival_s > t:
+        _timer(w, after, PREFETCH, max(t, w.request[after].arrival_s - w.rules[0].lead_s))
 
 
 # Between the pools
 
 
-@numba.njit(cache=True)
+@compiled
 def _offer(w, r, t):
     """Choose the instance that decodes and wait there for room."""
     q = w.request[r]
-    if q.output <= 1 and not w.rules.first_from_decode:
+    if q.output <= 1 and not w.rules[0].first_from_decode:
         return
     d = _route_decode(w, r, t)
     x = w.engine[d]
@@ -741,7 +737,7 @@ def _offer(w, r, t):
     _grant(w, d, t)
 
 
-@numba.njit(cache=True)
+@compiled
 def _grant(w, d, t):
     """Reserve cache in order of waiting, and send."""
     x = w.engine[d]
@@ -752,31 +748,31 @@ def _grant(w, d, t):
         _send(w, r, t)
 
 
-@numba.njit(cache=True)
+@inlined
 def _send(w, r, t):
     """Send a cache layer by layer; both ends send or receive one after another.
 
     Alone it takes what ``visible_transfer_time`` says.
     """
-    q, layers = w.request[r], w.rules.layers
+    q, layers = w.request[r], w.rules[0].layers
     source, sink = w.engine[q.engine], w.engine[q.target]
-    q.sent = q.input * w.rules.kv_bytes + w.rules.boundary_bytes
+    q.sent = q.input * w.rules[0].kv_bytes + w.rules[0].boundary_bytes
     alone = q.sent / min(source.link_rate, sink.link_rate)
     first_layer_s = q.end_s - (q.end_s - q.serve_s) * (layers - 1) / layers
     start = max(max(t, first_layer_s), max(source.link_free_s, sink.link_free_s))
     source.link_free_s = start + q.sent / source.link_rate
     sink.link_free_s = start + q.sent / sink.link_rate
-    _timer(w, r, ARRIVED, max(start + alone, q.end_s + alone / layers) + w.rules.latency_s)
+    _timer(w, r, ARRIVED, max(start + alone, q.end_s + alone / layers) + w.rules[0].latency_s)
 
 
-@numba.njit(cache=True)
+@inlined
 def _arrived(w, r, t):
     """The cache is on the other side."""
     q = w.request[r]
     x = w.engine[q.target]
     _release(w, q.engine, r)
     _poke(w, q.engine, t)
-    if w.rules.first_from_decode:
+    if w.rules[0].first_from_decode:
         q.first_token_s = t
     if q.output <= 1:
         x.coming -= 1
@@ -790,7 +786,7 @@ def _arrived(w, r, t):
 # Arrivals
 
 
-@numba.njit(cache=True)
+@inlined
 def _enter(w, r, t):
     """Route a request that nobody knows yet, with its load; tells the instance."""
     e = _route(w, r, t)
@@ -799,7 +795,7 @@ def _enter(w, r, t):
     return e
 
 
-@numba.njit(cache=True)
+@inlined
 def _fetch_early(w, e, r, t):
     """Start a request before its turn if it has something to fetch; False if not."""
     _plan(w, e, r, False)
@@ -807,7 +803,7 @@ def _fetch_early(w, e, r, t):
     return q.cut[q.taken] > q.cut[0] and _start(w, e, r, t, False)
 
 
-@numba.njit(cache=True)
+@inlined
 def _arrival(w, r, t):
     q = w.request[r]
     if q.started:
@@ -816,14 +812,14 @@ def _arrival(w, r, t):
         return
     e = _enter(w, r, t)
     x = w.engine[e]
-    if x.waiting > w.rules.queue_limit:
+    if x.waiting > w.rules[0].queue_limit:
         q.rejected = True
         x.work -= q.work
         x.waiting -= 1
         return
     for block in _ids(w, r):
-        w.owner[block] = r
-    if w.rules.tiers and w.rules.lead_s >= 0 and _fetch_early(w, e, r, t):
+        w.links[len(w.links) - 1, block, 0] = r
+    if w.rules[0].tiers and w.rules[0].lead_s >= 0 and _fetch_early(w, e, r, t):
         if q.pending == 0:
             _make_ready(w, r, t)
         return
@@ -831,7 +827,7 @@ def _arrival(w, r, t):
     _poke(w, e, t)
 
 
-@numba.njit(cache=True)
+@inlined
 def _prefetch(w, r, t):
     """A coming turn is known: fetch for it where it would go."""
     e = _enter(w, r, t)
@@ -840,10 +836,10 @@ def _prefetch(w, r, t):
         w.engine[e].waiting -= 1
 
 
-@numba.njit(cache=True)
+@inlined
 def _timer_event(w, t):
-    number = w.clock[0].timers
-    w.clock[0].timers = popped(w.node, number)
+    number = w.rules[0].timers
+    w.rules[0].timers = popped(w.node, number)
     number -= JOBS * len(w.request)
     r, kind = number // TIMERS, number % TIMERS
     q = w.request[r]
@@ -857,16 +853,16 @@ def _timer_event(w, t):
             _make_ready(w, r, t)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def run(w):
     """All events from the first arrival until nothing is left to happen."""
     arrivals = len(w.request)
     while True:
         source, t = -3, np.inf
-        if w.clock[0].arrivals < arrivals:
-            source, t = -2, w.request[w.clock[0].arrivals].arrival_s
-        if w.clock[0].timers >= 0 and w.node[w.clock[0].timers].key < t:
-            source, t = -1, w.node[w.clock[0].timers].key
+        if w.rules[0].arrivals < arrivals:
+            source, t = -2, w.request[w.rules[0].arrivals].arrival_s
+        if w.rules[0].timers >= 0 and w.node[w.rules[0].timers].key < t:
+            source, t = -1, w.node[w.rules[0].timers].key
         for u in range(len(w.unit)):
             if w.unit[u].next_s < t:
                 source, t = u, w.unit[u].next_s
@@ -876,8 +872,8 @@ def run(w):
         if source == -3:
             return
         if source == -2:
-            w.clock[0].arrivals += 1
-            _arrival(w, w.clock[0].arrivals - 1, t)
+            w.rules[0].arrivals += 1
+            _arrival(w, w.rules[0].arrivals - 1, t)
         elif source == -1:
             _timer_event(w, t)
         elif source < len(w.unit):

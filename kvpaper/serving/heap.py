@@ -1,18 +1,19 @@
 """A skew heap over numbered nodes: one array serves all queues that are ordered by time."""
 
-import numba
 import numpy as np
+
+from kvpaper.serving.compiled import compiled, inlined
 
 NODE = np.dtype([("key", np.float64), ("left", np.int32), ("right", np.int32)])
 NONE = -1
 
 
-@numba.njit(cache=True, inline="always")
+@inlined
 def _before(node, a, b):
     return node[a].key < node[b].key or (node[a].key == node[b].key and a < b)
 
 
-@numba.njit(cache=True)
+@compiled
 def merged(node, a, b):
     """Root of the heap that joins two heaps by their roots; ties go to the lower number."""
     if a < 0:
@@ -34,7 +35,7 @@ def merged(node, a, b):
         a = right
 
 
-@numba.njit(cache=True)
+@compiled
 def pushed(node, root, number, key):
     """Root after a node has joined."""
     node[number].key = key
@@ -43,7 +44,7 @@ def pushed(node, root, number, key):
     return merged(node, root, number)
 
 
-@numba.njit(cache=True)
+@compiled
 def popped(node, root):
     """Root after the least node has left."""
     return merged(node, node[root].left, node[root].right)

@@ -10,7 +10,7 @@ from kvpaper.reuse.fleet import inferred_sessions
 from kvpaper.serving import engine as kernel
 from kvpaper.serving.fleet import FETCHES, Fleet, Pool
 from kvpaper.serving.heap import NODE, NONE
-from kvpaper.serving.steps import rows_by_batch
+from kvpaper.serving.steps import steps_by_batch, with_axes
 from kvpaper.traces.block_trace import BlockTrace, require_identity
 
 
@@ -157,54 +157,51 @@ def _world(fleet: Fleet, trace: BlockTrace, seed: int) -> kernel.World:
     units, reach = _units(fleet, trace)
     prefilling, decode = fleet.prefill, fleet.decode or fleet.prefill
     engines = _engines(fleet, trace, reach)
-    stores = prefilling.instances + len(units)
+    # One row more tells which request last named a block.
+    stores = prefilling.instances + len(units) + 1
     links = np.zeros((stores, trace.unique_blocks + 1, 2), np.int32)
     links[:, -1] = trace.unique_blocks + 1
-    clock = np.zeros(1, kernel.Clock)
-    clock["timers"] = clock["last"] = clock["decode_last"] = NONE
-    table = prefilling.prefill
-    steps = rows_by_batch(decode.decode.batch, decode.decode.seconds)
+    links[-1] = NONE
+    table, steps = prefilling.prefill, decode.decode
+    by_batch = steps_by_batch(steps.batch, steps.context, steps.seconds)
     return kernel.World(
-        rules=_rules(fleet, trace, steps),
+        rules=_rules(fleet, trace, len(by_batch) - 1),
         request=_requests(fleet, trace, seed),
         engine=engines,
         unit=units,
         blocks=trace.blocks,
         links=links,
         node=np.empty(kernel.NODES * trace.requests, NODE),
-        owner=np.full(trace.unique_blocks + 1, NONE, np.int32),
-        clock=clock,
-        new=_floats(table.new_tokens),
-        cached=_floats(table.cached_tokens),
-        prefill=_floats(table.seconds),
-        contexts=_floats(decode.decode.context),
-        steps=_floats(steps),
+        prefill=with_axes(table.new_tokens, table.cached_tokens, table.seconds),
+        steps=by_batch,
     )
 
 
-def _floats(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values, np.float64)
-
-
-def _rules(fleet: Fleet, trace: BlockTrace, steps: np.ndarray) -> kernel.Rules:
+def _rules(fleet: Fleet, trace: BlockTrace, max_batch: int) -> np.ndarray:
     router = {"least loaded": kernel.LEAST_LOADED, "prefix": kernel.PREFIX}
     lead_s = fleet.prefetch_lead_s
-    return kernel.Rules(
-        block=trace.block_tokens,
-        kv_bytes=float(fleet.kv_bytes_per_token),
-        boundary_bytes=float(fleet.boundary_bytes),
-        tiers=len(fleet.tiers),
-        fetch=FETCHES.index(fleet.fetch),
-        lead_s=-1.0 if lead_s is None else float(lead_s),
-        first_from_decode=fleet.first_token_from == "decode",
-        latency_s=float(fleet.transfer_latency_s),
-        layers=fleet.transfer_layers,
-        queue_limit=2**62 if fleet.queue_limit is None else fleet.queue_limit,
-        router=router.get(fleet.router, kernel.PRESET),
-        decode_router=router.get(fleet.decode_router, kernel.PRESET),
-        prefilling=fleet.prefill.instances,
-        max_batch=len(steps) - 1,
-    )
+    rules = np.zeros(1, kernel.RULES)
+    for name, value in {
+        "block": trace.block_tokens,
+        "kv_bytes": fleet.kv_bytes_per_token,
+        "boundary_bytes": fleet.boundary_bytes,
+        "tiers": len(fleet.tiers),
+        "fetch": FETCHES.index(fleet.fetch),
+        "lead_s": -1.0 if lead_s is None else lead_s,
+        "first_from_decode": fleet.first_token_from == "decode",
+        "latency_s": fleet.transfer_latency_s,
+        "layers": fleet.transfer_layers,
+        "queue_limit": 2**62 if fleet.queue_limit is None else fleet.queue_limit,
+        "router": router.get(fleet.router, kernel.PRESET),
+        "decode_router": router.get(fleet.decode_router, kernel.PRESET),
+        "prefilling": fleet.prefill.instances,
+        "max_batch": max_batch,
+        "timers": NONE,
+        "last": NONE,
+        "decode_last": NONE,
+    }.items():
+        rules[name] = value
+    return rules
 
 
 def _units(fleet: Fleet, trace: BlockTrace) -> tuple[np.ndarray, np.ndarray]:

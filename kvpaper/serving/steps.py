@@ -5,14 +5,17 @@ token longer. Along a run the step is linear between two points of the table, so
 length is a few arithmetic series.
 """
 
-import numba
 import numpy as np
 
+from kvpaper.serving.compiled import compiled
 
-@numba.njit(cache=True, inline="always")
-def _left(axis, point):
-    """Index of the interval of ``axis`` that holds a point."""
-    low, high = 0, len(axis) - 1
+FOREVER = 1 << 62
+
+
+@compiled
+def _left(axis, first, point):
+    """Index of the interval of a rising axis, from index ``first`` on, that holds a point."""
+    low, high = first, len(axis) - 1
     while high - low > 1:
         middle = (low + high) >> 1
         if axis[middle] <= point:
@@ -22,64 +25,73 @@ def _left(axis, point):
     return low
 
 
-@numba.njit(cache=True)
-def prefill_s(new_axis, cached_axis, seconds, new, cached):
+def with_axes(rows: np.ndarray, columns: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """One array of a table: its first column and row are the axes."""
+    table = np.empty((len(rows) + 1, len(columns) + 1))
+    table[0, 0], table[1:, 0], table[0, 1:], table[1:, 1:] = 0, rows, columns, seconds
+    return table
+
+
+@compiled
+def prefill_s(table, new, cached):
     """Prefill time, bilinear between the points [s]."""
-    row, column = _left(new_axis, new), _left(cached_axis, cached)
-    right = (new - new_axis[row]) / (new_axis[row + 1] - new_axis[row])
-    up = (cached - cached_axis[column]) / (cached_axis[column + 1] - cached_axis[column])
-    lower = seconds[row, column] * (1 - up) + seconds[row, column + 1] * up
-    upper = seconds[row + 1, column] * (1 - up) + seconds[row + 1, column + 1] * up
-    return lower * (1 - right) + upper * right
+    i, j = _left(table[:, 0], 1, new), _left(table[0], 1, cached)
+    down = (new - table[i, 0]) / (table[i + 1, 0] - table[i, 0])
+    right = (cached - table[0, j]) / (table[0, j + 1] - table[0, j])
+    upper = table[i, j] * (1 - right) + table[i, j + 1] * right
+    lower = table[i + 1, j] * (1 - right) + table[i + 1, j + 1] * right
+    return upper * (1 - down) + lower * down
 
 
-def rows_by_batch(batch: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Step times at every whole batch from 1 to the largest, shape (batch + 1, contexts) [s]."""
-    every = np.arange(int(batch[-1]) + 1)
-    return np.stack([np.interp(every, batch, column) for column in seconds.T], axis=1)
+def steps_by_batch(batch: np.ndarray, contexts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Step times [s] at every whole batch: row b is that of b, row 0 the contexts [token]."""
+    every = np.arange(1, int(batch[-1]) + 1)
+    rows = [np.interp(every, batch, column) for column in seconds.T]
+    return np.vstack([contexts, np.stack(rows, axis=1)])
 
 
-@numba.njit(cache=True, inline="always")
-def _piece(contexts, row, context):
+@compiled
+def _piece(steps, batch, context):
     """Step time at a context, its slope per token, and where the slope ends [s, s, token]."""
-    if context < contexts[0]:
-        return row[0], 0.0, contexts[0]
-    i = _left(contexts, context)
-    slope = (row[i + 1] - row[i]) / (contexts[i + 1] - contexts[i])
-    end = contexts[i + 1] if i + 2 < len(contexts) else np.inf
-    return row[i] + slope * (context - contexts[i]), slope, end
+    if context < steps[0, 0]:
+        return steps[batch, 0], 0.0, steps[0, 0]
+    i = _left(steps[0], 0, context)
+    slope = (steps[batch, i + 1] - steps[batch, i]) / (steps[0, i + 1] - steps[0, i])
+    end = steps[0, i + 1] if i + 2 < steps.shape[1] else np.inf
+    return steps[batch, i] + slope * (context - steps[0, i]), slope, end
 
 
-@numba.njit(cache=True)
-def step_s(contexts, row, context):
+@compiled
+def step_s(steps, batch, context):
     """Time of one step [s]; below the least tabulated context that of the least."""
-    return _piece(contexts, row, context)[0]
+    return _piece(steps, batch, context)[0]
 
 
-@numba.njit(cache=True)
-def run_s(contexts, row, context, steps):
-    """Time of ``steps`` steps that start at a mean context [s]."""
+@compiled
+def _steps_to(end, context):
+    return max(1, np.int64(np.ceil(end - context))) if end < np.inf else FOREVER
+
+
+@compiled
+def run_s(steps, batch, context, count):
+    """Time of ``count`` steps that start at a mean context [s]."""
     total = 0.0
-    while steps > 0:
-        first, slope, end = _piece(contexts, row, context)
-        count = steps
-        if end - context < steps:
-            count = max(1, int(np.ceil(end - context)))
-        total += count * first + slope * (0.5 * count * (count - 1))
-        context += count
-        steps -= count
+    while count > 0:
+        first, slope, end = _piece(steps, batch, context)
+        here = min(count, _steps_to(end, context))
+        total += here * first + slope * (0.5 * here * (here - 1))
+        context += here
+        count -= here
     return total
 
 
-@numba.njit(cache=True)
-def steps_until(contexts, row, context, seconds, most):
+@compiled
+def steps_until(steps, batch, context, seconds, most):
     """Least number of whole steps, at most ``most``, that last ``seconds`` or longer."""
     done = 0
     while done < most:
-        first, slope, end = _piece(contexts, row, context)
-        count = most - done
-        if end - context < count:
-            count = max(1, int(np.ceil(end - context)))
+        first, slope, end = _piece(steps, batch, context)
+        count = min(most - done, _steps_to(end, context))
         whole = count * first + slope * (0.5 * count * (count - 1))
         if whole < seconds:
             seconds -= whole
