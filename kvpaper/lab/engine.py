@@ -248,27 +248,15 @@ def start_lmcache(
     }
 
 
-def start_engine(
+def launch(
     run: Run, settings: Settings, kv: Mapping[str, Any] | None = None, name: str = "engine"
 ) -> "Engine":
-    """Start ``vllm serve`` and return it when it answers.
-
-    Raises
-    ------
-    Stopped
-        If it dies or does not answer in time.
-    """
+    """Start ``vllm serve`` and do not wait for it, see `Engine.wait`."""
     port = free_port()
     command = [*interpreter(settings, run), *serve_command(settings, port, kv)]
-    before = time.perf_counter()
+    launched_s = time.perf_counter()
     started = run.start(name, command, settings.variables())
-    engine = Engine(run, started, port, settings)
-    run.wait_until(engine.healthy, settings.start_s, f"{name} to answer")
-    run.add("start_s", "s", [time.perf_counter() - before], process=name)
-    found = run.record["software"].setdefault("engine", {})
-    found.setdefault("configuration", {})[name] = engine.configuration()
-    run.say(f"{name} answers after {time.perf_counter() - before:.0f} s")
-    return engine
+    return Engine(run, started, port, settings, launched_s)
 
 
 def start(run: Run, settings: Settings, connector: str = "none", **lmcache: Any) -> "Engine":
@@ -288,7 +276,9 @@ def start(run: Run, settings: Settings, connector: str = "none", **lmcache: Any)
         kv = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
     elif connector != "none":
         raise InputError("connector", repr(connector), f"one of {', '.join(CONNECTORS)}")
-    return start_engine(run, settings, kv)
+    server = launch(run, settings, kv)
+    server.wait()
+    return server
 
 
 @dataclass(slots=True)
@@ -299,6 +289,23 @@ class Engine:
     started: Started
     port: int
     settings: Settings
+    launched_s: float = 0.0
+
+    def wait(self) -> None:
+        """Wait until it answers.
+
+        Raises
+        ------
+        Stopped
+            If it dies or does not answer in time.
+        """
+        name = self.started.name
+        self.run.wait_until(self.healthy, self.settings.start_s, f"{name} to answer")
+        taken_s = time.perf_counter() - self.launched_s
+        self.run.add("start_s", "s", [taken_s], process=name)
+        found = self.run.record["software"].setdefault("engine", {})
+        found.setdefault("configuration", {})[name] = self.configuration()
+        self.run.say(f"{name} answers after {taken_s:.0f} s")
 
     def healthy(self) -> bool:
         """Whether it answers that it is up."""

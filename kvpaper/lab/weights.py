@@ -73,13 +73,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def kv_bytes_per_token(shape: str, element_bytes: float) -> float:
-    """Cache of one token of a shape [B], for the size of a prefix that the lab moves."""
-    config = _config(shape)
-    heads = config["num_key_value_heads"] * config["head_dim"]
-    return 2 * config["num_hidden_layers"] * heads * element_bytes
-
-
 def model(shape: str, seed: int = 0, cache: Path = CACHE) -> Path:
     """Folder of a model with this shape: configuration, tokenizer, weights; made once and kept.
 

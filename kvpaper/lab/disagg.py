@@ -1,0 +1,244 @@
+"""Prefill and decode on two real engines of one host, or on one for comparison.
+
+Three parts, told apart by the coordinate ``part``: ``proof`` (what moves, whether the answer is
+right, time to first token by length), ``calibration`` (one request or one batch at a time: what a
+simulator is set with) and ``comparison`` (open loops: what it is held against).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from kvpaper.lab import engine, openloop, records
+from kvpaper.lab.capture import RUNS, Run, Stopped
+
+CONNECTORS = ("nixl", "lmcache", "none")
+LENGTHS = (128, 256, 512, 1024, 1536)
+BATCHES = (1, 2, 4, 8)
+TOP = 20
+_OUTPUT_TOKENS = 33
+_SEED = 40_000
+# To be told by the prefill engine where its blocks lie.
+_ASK_NIXL = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+class Pair:
+    """Two engines that share KV by a connector, or one engine that does both.
+
+    Parameters
+    ----------
+    connector : str
+        One of `CONNECTORS`.
+    """
+
+    def __init__(self, run: Run, settings: engine.Settings, connector: str) -> None:
+        self.run, self.connector = run, connector
+        self.vocabulary = engine.vocabulary(settings.model)
+        names = ("engine",) if connector == "none" else ("prefill", "decode")
+        kv = None
+        if connector == "lmcache":
+            kv = engine.start_lmcache(run, settings)
+        elif connector == "nixl":
+            kv = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+        found = {}
+        for name in names:
+            side = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.free_port())}
+            own = replace(settings, environment={**settings.environment, **side})
+            found[name] = engine.launch(run, own, kv, name)
+        for one in found.values():
+            one.wait()
+        self.decode = found[names[-1]]
+        self.prefill = found[names[0]]
+
+    @property
+    def split(self) -> bool:
+        """Whether there are two engines."""
+        return self.connector != "none"
+
+    def first(self, ids: Sequence[int], logprobs: int | None = None) -> dict[str, Any]:
+        """Prefill on the prefill engine, and what the decode engine must be told."""
+        body = {"prompt": list(ids), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
+        if logprobs:
+            body["logprobs"] = logprobs
+        if self.connector == "nixl":
+            body["kv_transfer_params"] = _ASK_NIXL
+        return self.prefill.post("/v1/completions", body)
+
+    def ask(self, ids: Sequence[int], tokens: int, pause_s: float = 0.0) -> dict[str, float]:
+        """One request through both engines, its first token from the decode engine.
+
+        ``pause_s`` is waited between the two, and not counted: LMCache goes on saving after the
+        answer.
+        """
+        begin = time.perf_counter()
+        answer, prefill_s, cached = {}, 0.0, 0
+        if self.split:
+            answer = self.first(ids)
+            prefill_s = time.perf_counter() - begin
+            cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            time.sleep(pause_s)
+        told = {"kv_transfer_params": answer.get("kv_transfer_params")} if self.split else {}
+        done = self.decode.complete(ids, tokens, extra=told if any(told.values()) else None)
+        offset = done.sent_at_s - begin - pause_s
+        found = {
+            "ttft_s": offset + done.token_s[0],
+            "latency_s": offset + done.token_s[-1],
+            "cached_tokens": done.cached_tokens,
+        }
+        if self.split:
+            found |= {"prefill_s": prefill_s, "prefill_cached_tokens": cached}
+        return found
+
+    def reset(self) -> None:
+        """Forget the prefixes that the engines hold."""
+        for one in {id(one): one for one in (self.prefill, self.decode)}.values():
+            one.reset_prefix_cache()
+
+
+def run_disagg(
+    settings: engine.Settings,
+    connector: str,
+    loops: Sequence[tuple[str, float, int]],
+    requests: int = 150,
+    repeats: int = 3,
+    runs: Path = RUNS,
+    folder: Path = records.FOLDER,
+) -> Run:
+    """Run all three parts and record them.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of each of the engines.
+    connector : str
+        One of `CONNECTORS`; ``none`` is one engine for both.
+    loops : sequence of (str, float, int)
+        Pattern, requests per second and seed of each open loop, see `openloop.workload`.
+    requests, repeats : int
+        Requests of a loop, and values at each point of proof and calibration.
+    """
+    parameters = {"engine": asdict(settings), "connector": connector, "requests": requests}
+    parameters |= {"repeats": repeats, "loops": [list(loop) for loop in loops], "seed": _SEED}
+    run = Run(
+        "disagg",
+        parameters,
+        python=settings.python,
+        image=settings.image,
+        runs=runs,
+        folder=folder,
+    )
+    with run:
+        pair = Pair(run, settings, connector)
+        _prove(run, pair, repeats)
+        _calibrate(run, pair, repeats)
+        for pattern, rate_per_s, seed in loops:
+            pair.reset()
+            drawn = openloop.workload(pattern, requests, rate_per_s, seed)
+            at = {"part": "comparison", "pattern": pattern, "rate_per_s": rate_per_s, "seed": seed}
+            ids = openloop.prompts(drawn, seed, pair.vocabulary)
+            openloop.play(run, drawn, ids, pair.ask, **at)
+            run.say(f"open loop: {pattern}, {rate_per_s:g} requests/s, seed {seed}")
+        for one in {pair.prefill.started.name: pair.prefill, pair.decode.started.name: pair.decode}:
+            _counters(run, pair, one)
+    return run
+
+
+def _prove(run: Run, pair: Pair, repeats: int) -> None:
+    """Time to first token with and without the split, and log-probabilities of both engines."""
+    pause_s = 0.5 if pair.connector == "lmcache" else 0.0
+    for tokens in LENGTHS:
+        prompts = _fresh(pair, tokens, 2 * (repeats + 1))
+        split = [pair.ask(ids, 1, pause_s) for ids in prompts[: repeats + 1]]
+        at = {"part": "proof", "prompt_tokens": tokens}
+        _add(run, split, split="two engines" if pair.split else "one engine", **at)
+        if pair.split:
+            alone = [pair.decode.complete(ids) for ids in prompts[repeats + 1 :]]
+            values = [{"ttft_s": one.ttft_s, "cached_tokens": one.cached_tokens} for one in alone]
+            _add(run, values, split="one engine", **at)
+    if not pair.split:
+        return
+    before = pair.decode.counters()
+    ids = _fresh(pair, 1024, 1)[0]
+    answer = pair.first(ids, TOP)
+    time.sleep(pause_s)
+    told = {"kv_transfer_params": answer.get("kv_transfer_params")}
+    done = pair.decode.complete(ids, 1, TOP, told if any(told.values()) else None)
+    if not done.cached_tokens:
+        why = "the decode engine computed a prompt that the prefill engine had computed"
+        raise Stopped(why, cause="degraded", kind="connector_inactive")
+    tops = {
+        "prefill": answer["choices"][0]["logprobs"]["top_logprobs"][0],
+        "decode": done.top_logprobs[0],
+    }
+    for name, top in tops.items():
+        top = dict(sorted(top.items()))
+        at = {"part": "proof", "engine": name, "tokens": " ".join(top)}
+        run.add("logprob", "", list(top.values()), **at)
+    for name, value in pair.decode.counters().items():
+        if ("nixl" in name or "external" in name) and value != before.get(name, 0.0):
+            run.add("counter", "", [value - before.get(name, 0.0)], part="proof", name=name)
+    run.say(f"proof done: {done.cached_tokens} of 1024 tokens came from the other engine")
+
+
+def _calibrate(run: Run, pair: Pair, repeats: int) -> None:
+    """Prefill by length and cached prefix, decode by batch and context, on the decode engine."""
+    for tokens in LENGTHS:
+        for cached in (0, tokens // 2) if tokens >= 512 else (0,):
+            taken = []
+            for ids in _fresh(pair, tokens, repeats + 1):
+                if cached:
+                    pair.decode.complete(ids[:cached])
+                done = pair.decode.complete(ids)
+                taken.append({"ttft_s": done.ttft_s, "cached_tokens": done.cached_tokens})
+            at = {"part": "calibration", "prompt_tokens": tokens, "prefix_tokens": cached}
+            _add(run, taken, **at)
+    for context in (256, 1024):
+        for batch in BATCHES:
+            prompts = _fresh(pair, context, batch)
+            for ids in prompts:
+                pair.decode.complete(ids)
+            with ThreadPoolExecutor(batch) as pool:
+                answers = list(pool.map(_complete(pair.decode), prompts))
+            at = {"part": "calibration", "batch": batch, "context_tokens": context}
+            run.add("tpot_s", "s", [one.tpot_s for one in answers], **at)
+    run.say("calibration done")
+
+
+def _complete(one: engine.Engine) -> Callable[[Sequence[int]], engine.Completion]:
+    return lambda ids: one.complete(ids, _OUTPUT_TOKENS)
+
+
+_drawn = 0
+
+
+def _fresh(pair: Pair, tokens: int, count: int) -> list[list[int]]:
+    """Prompts that nobody has sent before."""
+    global _drawn
+    _drawn += count
+    return [
+        engine.prompt(tokens, _SEED + _drawn - number, pair.vocabulary) for number in range(count)
+    ]
+
+
+def _add(run: Run, taken: Sequence[dict[str, float]], **at: Any) -> None:
+    """One row for each quantity, the first value as a warm-up."""
+    for name in taken[0]:
+        values = [one[name] for one in taken]
+        run.add(name, openloop.unit(name), values[1:], values[:1], **at)
+
+
+def _counters(run: Run, pair: Pair, name: str) -> None:
+    side = pair.prefill if pair.prefill.started.name == name else pair.decode
+    for counter, value in side.counters().items():
+        if "prefix_cache" in counter or "nixl" in counter or "preemptions" in counter:
+            run.add("counter", "", [value], part="comparison", engine=name, name=counter)

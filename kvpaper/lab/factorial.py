@@ -1,0 +1,176 @@
+"""The paper's 2x2: KV block cap by connector, each cell a start of a real engine and a record.
+
+A cell asks the same prompts again and again: at once, after others have pushed them out, after the
+engine forgot its prefixes. What was cached is counted by the engine; whether the answer is right
+shows in the log-probabilities, which are kept raw. A control spoils the cache on purpose.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from kvpaper.lab import engine, machine, records
+from kvpaper.lab.capture import RUNS, Run, Stopped
+
+# Blocks of 128 tokens: room for three prompts, and for less than one.
+CAPS = {"none": None, "fits": 24, "too small": 4}
+CONNECTORS = ("none", "lmcache")
+TOKENS, MAX_TOKENS = 1024, 2048
+PROMPTS, OTHERS = 2, 4
+TOP = 20
+_SEED = 20_000
+_CONTROL_L1_BYTES = 1 << 28
+
+
+def cells() -> Iterator[tuple[str, str]]:
+    """Cap and connector of each cell, and last the control."""
+    yield from ((cap, connector) for cap in CAPS for connector in CONNECTORS)
+    yield "none", "spoiled"
+
+
+def run_cells(
+    settings: engine.Settings,
+    chosen: Iterable[tuple[str, str]] | None = None,
+    resume: bool = False,
+    runs: Path = RUNS,
+    folder: Path = records.FOLDER,
+) -> list[dict[str, Any]]:
+    """Run cells one after the other and return their records.
+
+    Parameters
+    ----------
+    settings : Settings
+        How the engine is started; cap and longest prompt are set here.
+    chosen : iterable of (cap, connector), optional
+        By default all `cells`.
+    resume : bool
+        Whether a cell that ended in an earlier, interrupted call is taken from its run folder.
+    """
+    found = []
+    for cap, connector in chosen or cells():
+        mine = replace(settings, cap_blocks=CAPS[cap], max_tokens=MAX_TOKENS)
+        parameters = {
+            "engine": asdict(mine),
+            "cap": cap,
+            "connector": connector,
+            "tokens": TOKENS,
+            "prompts": PROMPTS,
+            "others": OTHERS,
+            "seed": _SEED,
+        }
+        done = ended(parameters, runs) if resume else None
+        found.append(done or _run_cell(mine, parameters, runs, folder))
+    return found
+
+
+def ended(parameters: dict[str, Any], runs: Path) -> dict[str, Any] | None:
+    """The record of an earlier run with these parameters that was not interrupted, if any."""
+    checksum = records.parameters_sha256(machine.public(json.loads(json.dumps(parameters))))
+    for path in sorted(runs.glob(f"factorial-*-{checksum[:8]}/record.json"), reverse=True):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["outcome"] != "interrupted":
+            return record
+    return None
+
+
+def _run_cell(
+    settings: engine.Settings, parameters: dict[str, Any], runs: Path, folder: Path
+) -> dict[str, Any]:
+    cap, connector = parameters["cap"], parameters["connector"]
+    run = Run(
+        "factorial",
+        parameters,
+        python=settings.python,
+        image=settings.image,
+        runs=runs,
+        folder=folder,
+    )
+    with run, tempfile.TemporaryDirectory(dir=run.path) as disk:
+        run.say(f"cap {cap}, connector {connector}")
+        if connector == "spoiled":
+            _control(run, settings, Path(disk))
+        else:
+            server = engine.start(run, settings, connector)
+            _stages(run, server, connector)
+            server.stop()
+    return run.record
+
+
+def _stages(run: Run, server: engine.Engine, connector: str) -> None:
+    """Ask the prompts at each stage; the last one asks prompts that differ in one token."""
+    size = engine.vocabulary(server.settings.model)
+    if connector != "none":
+        run.add("proof_hit_tokens", "tokens", [server.prove_active()])
+    drawn = _prompts(size)
+    _ask(run, server, "first", drawn)
+    _ask(run, server, "repeat", drawn)
+    for number in range(OTHERS):
+        server.complete(engine.prompt(TOKENS, _SEED + 100 + number, size))
+    _ask(run, server, "evicted", drawn)
+    server.reset_prefix_cache()
+    _ask(run, server, "reset", drawn)
+    _ask(run, server, "one token differs", [[*ids[:-2], ids[0], ids[-1]] for ids in drawn])
+    for name, value in server.counters().items():
+        if "prefix_cache" in name:
+            run.add("counter", "", [value], name=name)
+
+
+def _control(run: Run, settings: engine.Settings, disk: Path) -> None:
+    """Fetch the prompts from LMCache's disk tier as they were stored, then with bits flipped."""
+    server = engine.start(run, settings, "lmcache", l1_bytes=_CONTROL_L1_BYTES, disk=disk)
+    run.add("proof_hit_tokens", "tokens", [server.prove_active()])
+    drawn = _prompts(engine.vocabulary(settings.model))
+    _ask(run, server, "first", drawn)
+    for stage in ("disk", "spoiled disk"):
+        _overflow(server, stage)
+        if stage == "spoiled disk":
+            run.add("spoiled", "bytes", [sum(map(spoil, _files(disk)))])
+        server.reset_prefix_cache()
+        _ask(run, server, stage, drawn)
+    server.stop()
+
+
+def _overflow(server: engine.Engine, stage: str) -> None:
+    """Send other prompts until LMCache's DRAM holds nothing older."""
+    size = engine.vocabulary(server.settings.model)
+    tokens = server.settings.max_tokens - 1
+    each = engine.kv_bytes_per_token(server.settings) * tokens
+    for number in range(3 * _CONTROL_L1_BYTES // (2 * each) + 1):
+        server.complete(engine.prompt(tokens, _SEED + 1000 * len(stage) + number, size))
+
+
+def _files(disk: Path) -> list[Path]:
+    found = [path for path in sorted(disk.rglob("*")) if path.is_file()]
+    if not found:
+        raise Stopped("LMCache's disk tier holds no file to spoil")
+    return found
+
+
+def spoil(path: Path) -> int:
+    """Flip the sign bit of every 32-bit number in the second half of a file, in place [bytes]."""
+    content = bytearray(path.read_bytes())
+    half = (len(content) // 2 + 3) // 4 * 4
+    spoiled = range(half + 3, len(content), 4)
+    for place in spoiled:
+        content[place] ^= 0x80
+    with path.open("r+b") as file:
+        file.write(content)
+    return 4 * len(spoiled)
+
+
+def _prompts(size: int) -> list[list[int]]:
+    return [engine.prompt(TOKENS, _SEED + number, size) for number in range(PROMPTS)]
+
+
+def _ask(run: Run, server: engine.Engine, stage: str, prompts: Sequence[Sequence[int]]) -> None:
+    """Send prompts; what was cached is one row, the log-probabilities one row for each prompt."""
+    answers = [server.complete(ids, logprobs=TOP) for ids in prompts]
+    run.add("cached_tokens", "tokens", [one.cached_tokens for one in answers], stage=stage)
+    for number, answer in enumerate(answers):
+        first = dict(sorted(answer.top_logprobs[0].items()))
+        at = {"stage": stage, "prompt": number, "tokens": " ".join(first)}
+        run.add("logprob", "", list(first.values()), **at)
+    run.say(f"{stage}: {[one.cached_tokens for one in answers]} tokens cached")

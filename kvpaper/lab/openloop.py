@@ -1,0 +1,143 @@
+"""An open loop of requests: they come when they come, whether or not the last one is answered.
+
+What a simulator needs to replay a run stands in the rows: when each request was sent, what it
+shares with others, its lengths; and what it is held against: times and cached tokens, raw.
+"""
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kvpaper.lab.capture import Run
+
+PATTERNS = ("unique", "shared", "sessions")
+_GROUPS, _SHARED_TOKENS = 12, 512
+_TURNS, _TURN_TOKENS = 5, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a run.
+
+    Attributes
+    ----------
+    arrival_s : float
+        When it is due, after the start of the run.
+    group, shared_tokens : int
+        The first ``shared_tokens`` of the prompt are those of its group, the rest its own.
+    """
+
+    arrival_s: float
+    group: int
+    shared_tokens: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+def workload(pattern: str, requests: int, rate_per_s: float, seed: int) -> list[Request]:
+    """Requests with Poisson arrivals.
+
+    Parameters
+    ----------
+    pattern : str
+        ``unique``: nothing is shared. ``shared``: one of twelve groups, the first the most popular
+        (Zipf, exponent 1), each with a prefix of 512 tokens. ``sessions``: five turns, each with
+        the prompt before and 256 tokens more; of six sessions at a time one goes on.
+    requests : int
+    rate_per_s : float
+    seed : int
+    """
+    draw = random.Random(f"{pattern} {seed}")
+    shapes = {"unique": _unique, "shared": _shared, "sessions": _sessions}[pattern](draw)
+    arrivals = itertools.accumulate(draw.expovariate(rate_per_s) for _ in range(requests))
+    return [
+        Request(round(arrival, 6), *next(shapes), draw.choice((8, 16, 32))) for arrival in arrivals
+    ]
+
+
+def _unique(draw: random.Random):
+    for number in itertools.count():
+        yield number, 0, draw.choice((256, 512, 768, 1024))
+
+
+def _shared(draw: random.Random):
+    weights = [1 / (1 + group) for group in range(_GROUPS)]
+    while True:
+        group = draw.choices(range(_GROUPS), weights)[0]
+        yield group, _SHARED_TOKENS, _SHARED_TOKENS + draw.choice((64, 128, 256, 384))
+
+
+def _sessions(draw: random.Random):
+    turns, fresh = dict.fromkeys(range(6), 0), 6
+    while True:
+        session = draw.choice(sorted(turns))
+        turns[session] += 1
+        tokens = _TURN_TOKENS * turns[session]
+        yield session, tokens, tokens
+        if turns[session] == _TURNS:
+            del turns[session]
+            turns[fresh] = 0
+            fresh += 1
+
+
+def prompts(requests: Sequence[Request], seed: int, vocabulary: int) -> list[list[int]]:
+    """Token ids of the requests: of each group's own stream, then unique."""
+    longest: dict[int, int] = {}
+    for one in requests:
+        longest[one.group] = max(longest.get(one.group, 0), one.shared_tokens)
+    tokens = range(10, vocabulary)
+    streams = {
+        group: random.Random(f"{seed} group {group}").choices(tokens, k=count)
+        for group, count in longest.items()
+    }
+    return [
+        streams[one.group][: one.shared_tokens]
+        + random.Random(f"{seed} request {number}").choices(
+            tokens, k=one.prompt_tokens - one.shared_tokens
+        )
+        for number, one in enumerate(requests)
+    ]
+
+
+def play(
+    run: Run,
+    requests: Sequence[Request],
+    ids: Sequence[Sequence[int]],
+    ask: Callable[[Sequence[int], int], dict[str, float]],
+    **coordinates: Any,
+) -> None:
+    """Send each request when it is due and add one row for each quantity.
+
+    Parameters
+    ----------
+    ask : callable
+        Takes token ids and output tokens, returns quantities of one request; called in threads.
+    coordinates
+        What tells this run's rows from others.
+    """
+    begin = time.perf_counter()
+
+    def one(request: Request, prompt: Sequence[int]) -> dict[str, float]:
+        sent_s = time.perf_counter() - begin
+        return {"sent_s": sent_s, **ask(prompt, request.output_tokens)}
+
+    with ThreadPoolExecutor(max_workers=len(requests)) as pool:
+        coming = []
+        for request, prompt in zip(requests, ids, strict=True):
+            time.sleep(max(0.0, begin + request.arrival_s - time.perf_counter()))
+            coming.append(pool.submit(one, request, prompt))
+        answers = [future.result() for future in coming]
+    for name in asdict(requests[0]):
+        values = [getattr(request, name) for request in requests]
+        run.add(name, unit(name), values, **coordinates)
+    for name in answers[0]:
+        run.add(name, unit(name), [round(answer[name], 6) for answer in answers], **coordinates)
+
+
+def unit(name: str) -> str:
+    """Unit of a quantity, from the suffix of its name."""
+    return {"s": "s", "tokens": "tokens"}.get(name.rpartition("_")[2], "")
