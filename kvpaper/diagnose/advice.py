@@ -71,35 +71,17 @@ def _is_number(text: str) -> bool:
 
 def capture(version: str, connector: str, hanging: bool) -> list[str]:
     """How to get the log that is missing, for the version at hand (all versions if unknown)."""
-    row = prefix_of(version)
+    words, row = table().words["capture"], prefix_of(version) or {}
     names = "; ".join(
         f"{known['engine_core']} or {known['worker']} ({known['versions']})"
         for known in ([row] if row else table().prefixes)
     )
-    steps = [
-        "Keep both streams of the whole process tree in one file: `vllm serve MODEL > vllm.log "
-        "2>&1`, `docker logs NAME > vllm.log 2>&1`, `kubectl logs POD -c CONTAINER --previous`, "
-        "`journalctl -u UNIT`. The cause stands above the outer message, in a child's lines.",
-        f"Those lines begin with {names}.",
-        "Start again with `VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=INFO CUDA_LAUNCH_BLOCKING=1`.",
-        "Run the engine in the server's own process: `--disable-frontend-multiprocessing`."
-        if row and row is table().prefixes[0]
-        else "Write every process's records to a file that survives: `VLLM_LOGGING_CONFIG_PATH` "
-        "with a FileHandler whose format has %(process)d and %(processName)s. In a script, "
-        "`VLLM_ENABLE_V1_MULTIPROCESSING=0` runs the engine core in the script's own process.",
-        "Record exit codes and signals, `dmesg -T | grep -iE 'oom|killed process'` and the "
-        "cgroup's memory.events: a process killed from outside leaves no line of its own.",
-    ]
+    one_process = row.get("one_process", words["one_process"])
+    steps = [step.format(names=names, one_process=one_process) for step in words["steps"]]
     if hanging:
         who = f"connector {connector}" if connector else "connector, other ranks and other nodes"
-        steps.insert(
-            0,
-            f"This process waits for another one. Give also the logs of the {who}: its server "
-            "prints its errors there and nowhere else.",
-        )
-    elif connector:
-        steps.append(f"Give also the log of the server of {connector}, if it has one.")
-    return steps
+        return [words["waiting"].format(who=who), *steps]
+    return [*steps, words["server"].format(connector=connector)] if connector else steps
 
 
 def prefix_of(version: str) -> dict | None:

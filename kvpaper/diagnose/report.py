@@ -16,20 +16,6 @@ LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".gz", ".stdout", ".stderr")
 EXIT_CODES = {"insufficient": 3, "healthy": 4, "degraded": 4}
 _TEXT_CHARS = 400
 _CONFIDENCES = ("low", "low", "medium", "high")
-_PROOF = {
-    "high": "the message is raised for this cause alone",
-    "medium": "the message usually, not always, has this cause",
-    "low": "the message only hints at this cause",
-}
-_SILENCES = {
-    "unknown_exception": "no signature knows the exception in the log",
-    "outer_only": "only the outer message is there; the child's lines are missing",
-    "frames_only": "a process says that it failed and its exception is missing",
-    "hang": "a process waits for another whose log is not here",
-    "interrupted": "the start was stopped from outside before it ended",
-    "truncated": "the log ends before the start does",
-    "no_engine_lines": "no line here tells how a start went",
-}
 
 
 def diagnose(paths: Iterable[str | Path]) -> dict:
@@ -123,7 +109,7 @@ def _cause(attempts: list[Attempt], hits: list[Hit]) -> dict:
 
 
 def _confidence_why(best: Hit, rivals: list[str]) -> str:
-    text = _PROOF[best.signature.confidence]
+    text = table().words["proof"][best.signature.confidence]
     if best.signature.role == "exception":
         text = "no signature knows this exception; the class is that of the module that raised it"
     if best.event.line.process:
@@ -186,7 +172,7 @@ def _insufficient(attempts: list[Attempt]) -> dict:
         "kind": kind,
         "confidence": "high" if kind == "outer_only" else "medium",
         "confidence_why": "no line here is known to prove a cause",
-        "why": _SILENCES[kind],
+        "why": table().words["silence"][kind],
         "evidence": _evidence(unknown or [*outer, *waiting]),
         "next_steps": capture(facts.get("version", ""), facts.get("connector", ""), bool(waiting)),
         "related": [],

@@ -42,13 +42,14 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All signatures, with what is said of classes, modules, prefixes and facts."""
+    """All signatures, with what is said of classes, modules, prefixes, facts and answers."""
 
     signatures: tuple[Signature, ...]
     classes: dict[str, dict]
     modules: tuple[tuple[re.Pattern[str], Signature], ...]
     prefixes: tuple[dict[str, str], ...]
     facts: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
+    words: dict[str, dict]
 
 
 @cache
@@ -61,6 +62,7 @@ def table() -> Table:
         tuple((re.compile(entry["frames"]), _unknown(entry["cause"])) for entry in raw["module"]),
         tuple(raw["prefix"]),
         tuple((tuple(entry["any"]), re.compile(entry["pattern"])) for entry in raw["fact"]),
+        raw["words"],
     )
 
 
