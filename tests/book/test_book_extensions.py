@@ -9,10 +9,12 @@ import os
 import re
 from pathlib import Path
 
+import console
 import datatables
 import formula
 import mathml
 import pytest
+import reference
 import result
 from fontTools.ttLib import TTFont
 from math_core import LatexError
@@ -42,7 +44,7 @@ def shown(text):
     return "".join(node.astext() for node in result.printed(query, value))
 
 
-@pytest.mark.parametrize("module", [datatables, formula, mathml, result])
+@pytest.mark.parametrize("module", [console, datatables, formula, mathml, reference, result])
 def test_examples(module):
     outcome = doctest.testmod(module)
     assert outcome.failed == 0
@@ -168,7 +170,9 @@ def test_fonts_are_small_and_licensed():
 
 # Pages
 
-EXTENSIONS = ["mathml", "formula", "result", "datatables", "bibliography"]
+EXTENSIONS = [
+    "mathml", "formula", "result", "datatables", "bibliography", "console", "reference",
+]  # fmt: skip
 CONFIGURATION = {
     "extensions": ["myst_parser", "sphinxcontrib.bibtex", *EXTENSIONS],
     "html_theme": "basic",
@@ -210,6 +214,21 @@ FAULTS = r"""# A chapter
 ```
 
 $$ \substack{a} $$
+
+```{console}
+kvpaper size llama-3.1-9b
+rm -rf data
+```
+
+## Modules
+
+```{reference} unit
+```
+
+```{reference} units
+parse
+text
+```
 """
 
 
@@ -336,6 +355,34 @@ def test_published_value_that_the_results_lack(book):
     assert "is not among the results" in warnings
 
 
+def test_commands_are_shown_with_what_they_print(book):
+    (book.folder / "index.md").write_text("# A\n\n```{console}\nkvpaper --help\n```\n")
+    assert book.build()[0] == ""
+    text = re.sub("<[^>]+>", "", html.unescape(book.html))
+    assert "$ kvpaper --help\nusage: kvpaper" in text
+
+
+def test_docstrings_become_a_reference(book):
+    (book.folder / "index.md").write_text(
+        "# A\n\n## B\n\n```{reference} errors\nInputError\n```\n\n```{reference} traces.load\n```\n"
+    )
+    assert book.build()[0] == ""
+    text = " ".join(re.sub("<[^>]+>", " ", html.unescape(book.html)).split())
+    assert "kvpaper.errors" in text
+    assert "where : str FILE:LINE , FILE: KEY or KEY , as exact as is known." in text
+    assert ">>> str ( InputError (" in text
+    assert 'id="traces.load.read_trace"' in book.html
+    assert "Raises InputError" in text
+
+
+def test_the_reference_tells_of_every_room():
+    page = (ROOT / "book/api.md").read_text("utf-8")
+    named = set(re.findall(r"^```\{reference\} (\w+)", page, re.M))
+    rooms = {path.stem for path in Path(formulas.__file__).parents[1].iterdir()}
+    rooms -= {"__init__", "__main__", "__pycache__", "_data", "cli", "formulas"}
+    assert named == rooms
+
+
 def test_faults_are_told_with_their_place(book):
     (book.folder / "index.md").write_text(FAULTS)
     warnings, _ = book.build()
@@ -344,6 +391,11 @@ def test_faults_are_told_with_their_place(book):
     assert "21_recovery.csv" in found["5"]
     assert "no formula 'fetch_tme'; near are fetch_time" in found["7"]
     assert "substack" in found["10"]
+    assert "kvpaper size llama-3.1-9b: exit code 2: model: found" in warnings
+    assert "rm -rf data: found rm, expected kvpaper" in warnings
+    assert re.search(r"no module kvpaper\.unit\b", warnings)
+    assert "no parse in kvpaper.units" in warnings
+    assert 'id="units.text"' in book.html
 
 
 def test_changed_results_are_read_again(book):
