@@ -31,8 +31,9 @@ class Instance:
         Element of the cache: ``bf16`` or ``fp8``.
     gpus, ranks : int
         GPUs of the instance; ranks that decode and prefill each for themselves.
-    kv_tokens : int
-        Tokens whose cache fits into one rank.
+    kv_tokens, decode_kv_tokens : int
+        Tokens whose cache fits into one rank; the same where it only decodes, which needs less
+        room for a step. None fit where it is 0.
     kv_bytes_per_token_per_gpu : float
         What a token takes on each GPU of its rank, as the source counts it.
     """
@@ -44,6 +45,7 @@ class Instance:
     gpus: int
     ranks: int
     kv_tokens: int
+    decode_kv_tokens: int
     kv_bytes_per_token_per_gpu: float
 
     @property
@@ -251,6 +253,7 @@ def instances() -> dict[str, Instance]:
             int(row["gpus"]),
             int(row["ranks"]),
             int(row["kv_tokens"]),
+            int(row["decode_kv_tokens"]),
             float(row["kv_bytes_per_token_per_gpu"]),
         )
         for row in data.table("latency/kv.csv")

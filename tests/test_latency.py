@@ -47,6 +47,7 @@ def test_the_instances_are_those_of_the_script_that_derives_them():
         assert INSTANCES[name].gpus == ranks["tp"] * ranks["dp"]
         assert INSTANCES[name].ranks == ranks["dp"]
         assert ranks["etp"] * ranks["ep"] in (1, INSTANCES[name].gpus)
+        assert INSTANCES[name].kv_tokens < INSTANCES[name].decode_kv_tokens
 
 
 @pytest.mark.parametrize("table", USUAL)
@@ -201,6 +202,62 @@ def test_mixed_steps_are_close_to_those_of_the_source():
         decode = latency.decode_table(row["instance"])
         here = latency.mixed_step_time(prefill, decode, new, cached, batch, context)
         assert here == pytest.approx(float(row["ms"]) / 1e3, rel=0.05 if new < 2048 else 0.03)
+
+
+def named(row, pool):
+    """The instance of a pool of the planner's answer."""
+    suffix = "" if row["element"] == "bf16" else f"-{row['element']}"
+    usual = row[pool] == latency.instance(row["model"]).parallelism and not suffix
+    return latency.instance(row["model"] if usual else f"{row['model']}/{row[pool]}{suffix}")
+
+
+def one_pool(row, step_tokens=8000, sent=499):
+    """The planner's arithmetic for one pool, as README.md tells it: tokens/s/GPU, TTFT, TPOT."""
+    instance, batch = named(row, "decode"), int(row["decode_batch"])
+    prefill, decode = latency.prefill_table(instance.name), latency.decode_table(instance.name)
+    alone = tpot = decode.step_time(batch, 8251)
+    mixed = prefill.prefill_time(step_tokens)
+    if batch > 1:
+        mixed = latency.mixed_step_time(prefill, decode, step_tokens, 0, batch - 1, 8250)
+        tpot = (batch * mixed + (500 - batch) * alone) / 500
+    dispatch = 0.0008 * models.load(instance.model).layers
+    ttft = (mixed + dispatch) * min(1 + np.log2(batch) / 8, 2)
+    running = int(row["decode_instances"]) * instance.ranks * batch
+    return running * sent / (ttft + sent * tpot) / 16, ttft, tpot
+
+
+def two_pools(row, sent=499):
+    """The same for two pools."""
+    prefill, decode = named(row, "prefill"), named(row, "decode")
+    computed = 1.1 * latency.prefill_table(prefill.name).prefill_time(8000)
+    batch = int(row["decode_batch"])
+    tpot = 1.08 * latency.decode_table(decode.name).step_time(batch, 8250)
+    prefilled = 0.9 * int(row["prefill_instances"]) * prefill.ranks / computed
+    decoded = 0.92 * int(row["decode_instances"]) * decode.ranks * batch / (sent * tpot)
+    return min(prefilled, decoded) * 500 / 16, 1.8 * computed, tpot
+
+
+def test_the_planners_own_answers_follow_from_the_tables():
+    """Every one of its best configurations, recomputed from the tables and its arithmetic."""
+    rows = data.table("latency/verdict.csv")
+    assert len(rows) == 56
+    for row in rows:
+        assert row["prefill_batch"] == "1" or row["pools"] == "one"
+        here = one_pool(row) if row["pools"] == "one" else two_pools(row)
+        said = [float(row[key]) for key in ("tokens_per_s_per_gpu", "ttft_ms", "tpot_ms")]
+        assert here == pytest.approx([said[0], said[1] / 1e3, said[2] / 1e3], rel=0.01), row
+
+
+@pytest.mark.parametrize(
+    ("model", "element", "gain"), [("qwen3-235b-fp8", "fp8", 1.93), ("gpt-oss-120b", "bf16", 0.97)]
+)
+def test_the_planner_splits_one_model_and_not_the_other(model, element, gain):
+    one, two = (
+        float(row["tokens_per_s_per_gpu"])
+        for row in data.table("latency/verdict.csv")
+        if (row["model"], row["element"], row["tpot_slo_ms"]) == (model, element, "40")
+    )
+    assert two / one == pytest.approx(gain, abs=0.005)
 
 
 def test_unknown_table_suggests_the_nearest():

@@ -19,7 +19,8 @@ from pathlib import Path
 PACKAGE, VERSION = "aiconfigurator-core", "0.12.0"
 SYSTEM, BACKEND, BACKEND_VERSION = "h200_sxm", "vllm", "0.24.0"
 MEMORY_SHARE = 0.9
-STEP_TOKENS = 8192
+# The largest step has its room in memory: of an instance that prefills, of one that only decodes.
+STEP_TOKENS, DECODE_STEP_TOKENS = 8192, 1024
 
 NEW_TOKENS = (
     *(1, 2, 4, 8, 16, 32, 48, 49, 64, 96, 128, 192, 256, 257, 384, 512, 513, 768, 1024, 2048),
@@ -46,14 +47,14 @@ TABLES = {
         "qwen3-235b-a22b",
         "Qwen/Qwen3-235B-A22B-FP8",
         "tp4ep4 tp1dp2etp2 tp2etp2 tp1dp4etp4 tp2dp2etp4 tp4etp4"
-        " tp1dp8ep8 tp2dp4ep8 tp4dp2ep8 tp8ep8",
+        " tp1dp4ep4 tp1dp8ep8 tp2dp4ep8 tp4dp2ep8 tp8ep8",
     ),
     "deepseek-v3": (
         "deepseek-v3",
         "deepseek-ai/DeepSeek-V3",
-        "tp8ep8 tp1dp8ep8 tp2dp4etp8 tp4dp2etp8 tp8etp8",
+        "tp8ep8 tp1dp8ep8 tp1dp8etp8 tp2dp4etp8 tp4dp2etp8 tp8etp8",
     ),
-    "gpt-oss-120b": ("gpt-oss-120b", "openai/gpt-oss-120b", ONE_TO_EIGHT),
+    "gpt-oss-120b": ("gpt-oss-120b", "openai/gpt-oss-120b", f"{ONE_TO_EIGHT} tp2ep2"),
     "llama-3.1-70b": ("llama-3.1-70b", "meta-llama/Meta-Llama-3.1-70B", "tp4 tp2 tp8"),
 }
 MIXED = (*TABLES, "qwen3-235b-fp8/tp2etp2-fp8", "gpt-oss-120b/tp1dp2etp2")
@@ -86,6 +87,25 @@ def options(parallelism, element):
         "kvcache_quant_mode": ELEMENTS[element],
         "backend_version": BACKEND_VERSION,
     }
+
+
+def capacity(estimate_kv_cache, source, step_tokens, given):
+    """What the source says of the cache that fits, nothing where the weights leave no room."""
+    try:
+        return estimate_kv_cache(
+            source,
+            SYSTEM,
+            BACKEND,
+            max_num_tokens=step_tokens,
+            max_batch_size=256,
+            memory_fraction_kind="of_total",
+            memory_fraction_value=MEMORY_SHARE,
+            **given,
+        )
+    except ValueError as error:
+        if not str(error).startswith("no KV budget"):
+            raise
+        return {"total_kv_size_tokens": 0, "total_kv_size_bytes": 0}
 
 
 def midpoint_errors(rows, columns, times, function):
@@ -128,20 +148,14 @@ def main(folder):
     for name, table, column, parallelism, element in instances():
         model, source, _ = TABLES[table]
         given, ways = options(parallelism, element), ranks(parallelism)
-        held = estimate_kv_cache(
-            source,
-            SYSTEM,
-            BACKEND,
-            max_num_tokens=STEP_TOKENS,
-            max_batch_size=256,
-            memory_fraction_kind="of_total",
-            memory_fraction_value=MEMORY_SHARE,
-            **given,
+        held, decoding = (
+            capacity(estimate_kv_cache, source, tokens, given)
+            for tokens in (STEP_TOKENS, DECODE_STEP_TOKENS)
         )
-        sizes = ("kv_size_per_token_bytes", "total_kv_size_tokens", "total_kv_size_bytes")
-        gpus = ways["tp"] * ways["dp"]
-        how = (name, model, source, parallelism, element, gpus, ways["dp"])
-        capacities.append((*how, *(int(held[size]) for size in sizes)))
+        how = (name, model, source, parallelism, element, ways["tp"] * ways["dp"], ways["dp"])
+        per_token = int(decoding["kv_size_per_token_bytes"])
+        tokens = (part["total_kv_size_tokens"] for part in (held, decoding))
+        capacities.append((*how, per_token, *tokens, int(held["total_kv_size_bytes"])))
         engine = EngineHandle.compile(source, SYSTEM, BACKEND, **given)
 
         def prefill(new, cached, engine=engine):
@@ -179,8 +193,11 @@ def main(folder):
                 for j, at in enumerate(inner)
             )
             write(folder / f"{table}.{what}.csv", (first, second, *kinds), rows)
-    header = "name,model,hf,parallelism,element,gpus,ranks,kv_bytes_per_token_per_gpu,kv_tokens"
-    write(folder / "kv.csv", (*header.split(","), "kv_bytes_per_gpu"), capacities)
+    header = (
+        *("name", "model", "hf", "parallelism", "element", "gpus", "ranks"),
+        *("kv_bytes_per_token_per_gpu", "kv_tokens", "decode_kv_tokens", "kv_bytes_per_gpu"),
+    )
+    write(folder / "kv.csv", header, capacities)
     header = ("instance", "new_tokens", "cached_tokens", "batch", "context", "ms")
     write(folder / "mixed.csv", header, mixed)
     checksums(folder)
