@@ -193,7 +193,7 @@ def lmcache_command(
     gib = f"{units.per(l1_bytes, 'GiB'):g}"
     command = ["-m", "lmcache.v1.multiprocess.server", "--host", HOST, "--port", str(port)]
     command += ["--chunk-size", str(chunk_tokens), "--hash-algorithm", "blake3"]
-    command += ["--l1-size-gb", gib, "--l1-init-size-gb", gib, "--eviction-policy", "LRU"]
+    command += ["--l1-size-gb", gib, "--eviction-policy", "LRU"]
     command += ["--max-workers", "1", "--disable-metrics", "--disable-observability"]
     command += ["--supported-transfer-mode", mode]
     if disk:

@@ -8,6 +8,8 @@ from typing import Any
 from kvpaper.errors import InputError
 from kvpaper.lab import command
 
+_LOOPS = "unique:1:1,shared:2:1,shared:2:2,sessions:2:1"
+
 # Heavy imports wait until an experiment runs, so that --help stays fast.
 
 
@@ -29,6 +31,22 @@ def add_arguments(instruments: Any) -> None:
     factorial.add_argument("--resume", action="store_true", help=text)
     command.record_arguments(factorial)
     factorial.set_defaults(measure=_factorial, kv_cache_bytes=1 << 29)
+
+    disagg = instruments.add_parser("disagg", help="prefill and decode on two engines of this host")
+    command.engine_arguments(disagg)
+    kinds = ("nixl", "lmcache", "none")
+    disagg.add_argument("--connector", default="nixl", choices=kinds, help="none: one engine")
+    disagg.add_argument("--cap", type=command.count, default=64, metavar="N", help="KV blocks")
+    text = "open loops, PATTERN:REQUESTS_PER_S:SEED; unique, shared or sessions"
+    disagg.add_argument("--loops", default=_LOOPS, help=text)
+    disagg.add_argument(
+        "--requests", type=command.count, default=150, metavar="N", help="of a loop"
+    )
+    disagg.add_argument("--repeats", type=command.count, default=3, metavar="N")
+    command.record_arguments(disagg)
+    disagg.set_defaults(
+        measure=_disagg, model="small-moe", threads=1, max_tokens=2048, kv_cache_bytes=1 << 29
+    )
 
 
 def _tiers(arguments: argparse.Namespace) -> int:
@@ -67,3 +85,33 @@ def _factorial(arguments: argparse.Namespace) -> int:
         died.get(one["outcome"]) == (one["parameters"]["cap"] == "too small") for one in found
     )
     return 0 if all(as_meant) else 1
+
+
+def _disagg(arguments: argparse.Namespace) -> int:
+    from kvpaper.lab.disagg import run_disagg
+
+    done = run_disagg(
+        command.settings(arguments, cap_blocks=arguments.cap),
+        arguments.connector,
+        [_loop(text) for text in arguments.loops.split(",") if text],
+        arguments.requests,
+        arguments.repeats,
+        **command.places(arguments),
+    )
+    return command.finished(done, arguments.json)
+
+
+def _loop(text: str) -> tuple[str, float, int]:
+    """``PATTERN:RATE:SEED``, such as ``shared:1.5:2``."""
+    from kvpaper.lab.openloop import PATTERNS
+
+    pattern, _, rest = text.partition(":")
+    rate, _, seed = rest.partition(":")
+    try:
+        found = pattern, float(rate), int(seed)
+    except ValueError:
+        found = "", 0.0, 0
+    if pattern not in PATTERNS or not 0 < found[1] < float("inf"):
+        wanted = f"PATTERN:RATE:SEED with a pattern of {', '.join(PATTERNS)}"
+        raise InputError("--loops", repr(text), wanted)
+    return found
