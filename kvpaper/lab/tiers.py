@@ -96,7 +96,7 @@ def _shape(name: str, most_tokens: int | None) -> dict[str, Any]:
 
 
 def _require_room(most_bytes: int, disk: Path) -> None:
-    """LMCache takes thrice the longest prefix in memory, and twice on disk."""
+    """LMCache takes thrice the longest prefix in memory, the disk's files take it twice."""
     if not disk.is_dir():
         raise InputError("--disk", str(disk), "a folder")
     free = shutil.disk_usage(disk).free
@@ -114,14 +114,18 @@ def _host_rows(shape: dict[str, Any], place: Path) -> Iterator[dict[str, Any]]:
     """Memory copy, and the disk with and without the page cache."""
     most = shape["token_bytes"] * shape["tokens"][-1]
     held, target = _arena(most), _arena(most)
-    path = place / f"{shape['name']}.bin"
-    # tmpfs has no direct access; there is no disk below it either.
-    direct = os.O_DIRECT if _takes_direct(place) else 0
-    ways = {"page cache": 0, **({"direct": direct} if direct else {})}
-    with path.open("wb") as file:
-        file.write(held)
-        os.fdatasync(file.fileno())
-    files = {way: os.open(path, os.O_RDWR | flag) for way, flag in ways.items()}
+    # A file for each way: what is written directly is dropped from the page cache.
+    ways = {"page cache": 0}
+    if _takes_direct(place):  # tmpfs does not; there is no disk below it either
+        ways["direct"] = os.O_DIRECT
+    files = {}
+    for way, flag in ways.items():
+        path = place / f"{way}.bin"
+        with path.open("wb") as file:
+            file.write(held)
+            os.fdatasync(file.fileno())
+        files[way] = os.open(path, os.O_RDWR | flag)
+        path.unlink()
     try:
         for tokens in shape["tokens"]:
             count = tokens * shape["token_bytes"]
@@ -133,7 +137,6 @@ def _host_rows(shape: dict[str, Any], place: Path) -> Iterator[dict[str, Any]]:
     finally:
         for file in files.values():
             os.close(file)
-        path.unlink()
 
 
 def _actions(
