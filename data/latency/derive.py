@@ -123,12 +123,12 @@ def midpoint_errors(rows, columns, times, function):
 
 
 def write(path, header, rows):
-    """A CSV file, times with six digits."""
+    """A CSV file, times to the microsecond."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for row in rows:
-            writer.writerow(f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row)
+            writer.writerow(round(cell, 3) if isinstance(cell, float) else cell for cell in row)
 
 
 def checksums(folder):
