@@ -50,15 +50,15 @@ class Pair:
             kv = engine.start_lmcache(run, settings)
         elif connector == "nixl":
             kv = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
-        found = {}
+        self.engines: dict[str, engine.Engine] = {}
         for name in names:
             side = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.free_port())}
             own = replace(settings, environment={**settings.environment, **side})
-            found[name] = engine.launch(run, own, kv, name)
-        for one in found.values():
+            self.engines[name] = engine.launch(run, own, kv, name)
+        for one in self.engines.values():
             one.wait()
-        self.decode = found[names[-1]]
-        self.prefill = found[names[0]]
+        self.prefill, self.decode = self.engines[names[0]], self.engines[names[-1]]
+        self._drawn = 0
 
     @property
     def split(self) -> bool:
@@ -101,8 +101,14 @@ class Pair:
 
     def reset(self) -> None:
         """Forget the prefixes that the engines hold."""
-        for one in {id(one): one for one in (self.prefill, self.decode)}.values():
+        for one in self.engines.values():
             one.reset_prefix_cache()
+
+    def fresh(self, tokens: int, count: int) -> list[list[int]]:
+        """Prompts that nobody has sent before."""
+        seeds = range(_SEED + self._drawn, _SEED + self._drawn + count)
+        self._drawn += count
+        return [engine.prompt(tokens, seed, self.vocabulary) for seed in seeds]
 
 
 def run_disagg(
@@ -148,8 +154,10 @@ def run_disagg(
             ids = openloop.prompts(drawn, seed, pair.vocabulary)
             openloop.play(run, drawn, ids, pair.ask, **at)
             run.say(f"open loop: {pattern}, {rate_per_s:g} requests/s, seed {seed}")
-        for one in {pair.prefill.started.name: pair.prefill, pair.decode.started.name: pair.decode}:
-            _counters(run, pair, one)
+        for name, one in pair.engines.items():
+            for counter, value in one.counters().items():
+                if "prefix_cache" in counter or "nixl" in counter or "preemptions" in counter:
+                    run.add("counter", "", [value], part="comparison", engine=name, name=counter)
     return run
 
 
@@ -157,7 +165,7 @@ def _prove(run: Run, pair: Pair, repeats: int) -> None:
     """Time to first token with and without the split, and log-probabilities of both engines."""
     pause_s = 0.5 if pair.connector == "lmcache" else 0.0
     for tokens in LENGTHS:
-        prompts = _fresh(pair, tokens, 2 * (repeats + 1))
+        prompts = pair.fresh(tokens, 2 * (repeats + 1))
         split = [pair.ask(ids, 1, pause_s) for ids in prompts[: repeats + 1]]
         at = {"part": "proof", "prompt_tokens": tokens}
         _add(run, split, split="two engines" if pair.split else "one engine", **at)
@@ -168,7 +176,7 @@ def _prove(run: Run, pair: Pair, repeats: int) -> None:
     if not pair.split:
         return
     before = pair.decode.counters()
-    ids = _fresh(pair, 1024, 1)[0]
+    ids = pair.fresh(1024, 1)[0]
     answer = pair.first(ids, TOP)
     time.sleep(pause_s)
     told = {"kv_transfer_params": answer.get("kv_transfer_params")}
@@ -195,7 +203,7 @@ def _calibrate(run: Run, pair: Pair, repeats: int) -> None:
     for tokens in LENGTHS:
         for cached in (0, tokens // 2) if tokens >= 512 else (0,):
             taken = []
-            for ids in _fresh(pair, tokens, repeats + 1):
+            for ids in pair.fresh(tokens, repeats + 1):
                 if cached:
                     pair.decode.complete(ids[:cached])
                 done = pair.decode.complete(ids)
@@ -204,7 +212,7 @@ def _calibrate(run: Run, pair: Pair, repeats: int) -> None:
             _add(run, taken, **at)
     for context in (256, 1024):
         for batch in BATCHES:
-            prompts = _fresh(pair, context, batch)
+            prompts = pair.fresh(context, batch)
             for ids in prompts:
                 pair.decode.complete(ids)
             with ThreadPoolExecutor(batch) as pool:
@@ -218,27 +226,8 @@ def _complete(one: engine.Engine) -> Callable[[Sequence[int]], engine.Completion
     return lambda ids: one.complete(ids, _OUTPUT_TOKENS)
 
 
-_drawn = 0
-
-
-def _fresh(pair: Pair, tokens: int, count: int) -> list[list[int]]:
-    """Prompts that nobody has sent before."""
-    global _drawn
-    _drawn += count
-    return [
-        engine.prompt(tokens, _SEED + _drawn - number, pair.vocabulary) for number in range(count)
-    ]
-
-
 def _add(run: Run, taken: Sequence[dict[str, float]], **at: Any) -> None:
     """One row for each quantity, the first value as a warm-up."""
     for name in taken[0]:
         values = [one[name] for one in taken]
         run.add(name, openloop.unit(name), values[1:], values[:1], **at)
-
-
-def _counters(run: Run, pair: Pair, name: str) -> None:
-    side = pair.prefill if pair.prefill.started.name == name else pair.decode
-    for counter, value in side.counters().items():
-        if "prefix_cache" in counter or "nixl" in counter or "preemptions" in counter:
-            run.add("counter", "", [value], part="comparison", engine=name, name=counter)

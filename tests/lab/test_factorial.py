@@ -56,9 +56,7 @@ def stand_in(monkeypatch, model):
         if disk:
             server.spoiled = disk / "chunk.data"
             server.spoiled.write_bytes(b"")
-            monkeypatch.setattr(
-                factorial, "spoil", lambda path: path.write_bytes(b"spoiled") and 7
-            )
+            monkeypatch.setattr(factorial, "spoil", lambda path: path.write_bytes(b"spoiled") and 7)
         return server
 
     monkeypatch.setattr(engine, "start", start)
