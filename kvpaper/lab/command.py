@@ -45,6 +45,7 @@ def engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="canary", metavar="SHAPE", help="or a model's folder")
     parser.add_argument("--python", default=".engine/bin/python", metavar="P")
     parser.add_argument("--image", metavar="NAME@sha256:...", help="a container instead")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--memory-utilization", type=float, default=0.1, metavar="X")
     parser.add_argument("--kv-cache-bytes", type=count, metavar="N")
     parser.add_argument("--max-tokens", type=count, default=4096, metavar="N")
@@ -72,6 +73,7 @@ def settings(arguments: argparse.Namespace, **more: Any) -> Any:
         model=model,
         python=arguments.python,
         image=arguments.image,
+        dtype=arguments.dtype,
         memory_utilization=arguments.memory_utilization,
         kv_cache_bytes=arguments.kv_cache_bytes,
         max_tokens=arguments.max_tokens,
