@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from kvpaper.errors import InputError, hint
 from kvpaper.lab import command as lab
 from kvpaper.reuse import command
+from kvpaper.serving import command as serving
 
 # Each handler imports what it needs, so that --help stays fast.
 
@@ -113,6 +114,10 @@ def _parser() -> argparse.ArgumentParser:
     reuse = commands.add_parser("reuse", help="hit rates, tail and capacity from a request log")
     command.add_arguments(reuse)
     reuse.set_defaults(run=_reuse)
+
+    simulate = commands.add_parser("simulate", help="replay a trace on a scenario's fleet")
+    serving.add_arguments(simulate)
+    simulate.set_defaults(run=serving.run)
 
     diagnose = commands.add_parser(
         "diagnose",

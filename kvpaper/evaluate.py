@@ -44,7 +44,7 @@ def _kv_bytes(model: models.Model, tokens: float, element: str, windows: str = "
     return float(held + models.state_bytes(model))
 
 
-def _held(scenario: Scenario, tokens: float) -> float:
+def kept_bytes(scenario: Scenario, tokens: float) -> float:
     """Cache of a prefix of the scenario's model [B]."""
     serving = scenario.serving
     return _kv_bytes(scenario.model, tokens, serving.element, serving.window_cache)
@@ -56,7 +56,7 @@ def _kv_bytes_per_token(model: models.Model, element: str, windows: str = "windo
     return float(models.cache_bytes(growing, 1, element))
 
 
-def _slope(scenario: Scenario) -> float:
+def slope(scenario: Scenario) -> float:
     serving = scenario.serving
     return _kv_bytes_per_token(scenario.model, serving.element, serving.window_cache)
 
@@ -80,7 +80,7 @@ def cache_sizes(
 def sizes(scenario: Scenario) -> Rows:
     """What the scenario's model takes: the slope per token, and the tokens that 1 GB holds."""
     at = {"model": _short(scenario.model), "element": scenario.serving.element}
-    per_token = _slope(scenario)
+    per_token = slope(scenario)
     rows = _rows(at, kv_bytes_per_token=per_token)
     if per_token:
         held = size.prefix_tokens(GIGABYTE, per_token)
@@ -142,7 +142,7 @@ def _tabulated_model(name: str) -> str:
     return models.load(latency.instances()[name].model).name
 
 
-def _prefill_time(scenario: Scenario, new_tokens: float, cached_tokens: float) -> float:
+def prefill_time(scenario: Scenario, new_tokens: float, cached_tokens: float) -> float:
     """Prefill time by the scenario's table or by the FLOP rate that it states [s]."""
     prefill, model, table = scenario.serving.prefill, scenario.model, _table(scenario)
     if table is not None:
@@ -193,7 +193,7 @@ def recoveries(scenario: Scenario, prefix_tokens: Sequence[float] | None = None)
     lengths = [_prompt(scenario)[0]] if prefix_tokens is None else prefix_tokens
     rows = []
     for tokens in lengths:
-        held, recomputed = _held(scenario, tokens), _prefill_time(scenario, tokens, 0)
+        held, recomputed = kept_bytes(scenario, tokens), prefill_time(scenario, tokens, 0)
         rows += _rows({"tokens": tokens}, recompute_time_s=recomputed)
         for tier, part in scenario.hardware.tiers.items():
             fetched = _fetch_time(part, held)
@@ -212,10 +212,10 @@ def _two_ended(scenario: Scenario, tokens: float, part: Tier) -> float:
     The meeting point is found by bisection, since a tabulated curve has no closed form; for a
     rate and full attention it is that of ``two_ended_recovery_time``.
     """
-    held = _held(scenario, tokens)
+    held = kept_bytes(scenario, tokens)
 
     def computed(front: float) -> float:
-        return _prefill_time(scenario, front, 0) if front >= 1 else 0.0
+        return prefill_time(scenario, front, 0) if front >= 1 else 0.0
 
     def fetched(front: float) -> float:
         return _fetch_time(part, held * (1 - front / tokens))
@@ -241,8 +241,8 @@ def crossovers(scenario: Scenario, most_tokens: float = 2**20) -> Rows:
     for tier, part in scenario.hardware.tiers.items():
 
         def lead(tokens: float, part: Tier = part) -> float:
-            fetched = _fetch_time(part, _held(scenario, tokens))
-            return _prefill_time(scenario, tokens, 0) - fetched
+            fetched = _fetch_time(part, kept_bytes(scenario, tokens))
+            return prefill_time(scenario, tokens, 0) - fetched
 
         rows += _rows({"tier": tier}, crossover_tokens=_first_positive(lead, most_tokens))
     return rows
@@ -276,7 +276,7 @@ def loads(scenario: Scenario) -> Rows:
     """
     workload = scenario.workload
     prefix, _ = _prompt(scenario)
-    held = _held(scenario, prefix)
+    held = kept_bytes(scenario, prefix)
     hits_per_s = workload.requests_per_s * workload.ceiling
     writes_per_s = (workload.requests_per_s - hits_per_s) * workload.admitted_share
     rows = []
@@ -327,9 +327,9 @@ def slacks(scenario: Scenario, prefix_tokens: Sequence[float] | None = None) -> 
 
 def _slacks_at(scenario: Scenario, prefix: float, new: float) -> Rows:
     wait_s = scenario.serving.queue_wait_s
-    computed = _prefill_time(scenario, new, prefix)
-    recomputed, cold = _prefill_time(scenario, prefix, 0), _prefill_time(scenario, prefix + new, 0)
-    held, sent = _held(scenario, prefix), _held(scenario, prefix + new)
+    computed = prefill_time(scenario, new, prefix)
+    recomputed, cold = prefill_time(scenario, prefix, 0), prefill_time(scenario, prefix + new, 0)
+    held, sent = kept_bytes(scenario, prefix), kept_bytes(scenario, prefix + new)
     rows = []
     for pool in POOLS:
         split = pool == "disaggregated"
@@ -368,21 +368,21 @@ def needed_rates(scenario: Scenario) -> Rows:
     """
     prefix, new = _prompt(scenario)
     table = _table(scenario)
-    own = (scenario.model, scenario.hardware.gpus, lambda *at: _prefill_time(scenario, *at))
+    own = (scenario.model, scenario.hardware.gpus, lambda *at: prefill_time(scenario, *at))
     cases = [own] + [
         (model, table.gpus, table.prefill_time)
         for table, model in _tabulated()
         if model.name != scenario.model.name
     ]
     rows = []
-    for model, gpus, prefill_time in cases:
+    for model, gpus, timed in cases:
         tabulated = model.name != scenario.model.name or table is not None
         held, sent = (
             _kv_bytes(model, tokens, scenario.serving.element, scenario.serving.window_cache)
             for tokens in (prefix, prefix + new)
         )
         try:
-            computed, recomputed = float(prefill_time(new, prefix)), float(prefill_time(prefix, 0))
+            computed, recomputed = float(timed(new, prefix)), float(timed(prefix, 0))
         except ValueError as error:
             if isinstance(error, InputError):
                 raise
@@ -418,24 +418,29 @@ def _writes_per_s(scenario: Scenario, part: Tier) -> float:
         cost.drive_writes_per_s(
             workload.requests_per_s * workload.prompt_tokens,
             (1 - workload.ceiling) * workload.admitted_share,
-            _slope(scenario),
+            slope(scenario),
             part.capacity_bytes,
         )
     )
 
 
-def _life(scenario: Scenario, prices: Prices, part: Tier) -> float:
+def _life(prices: Prices, part: Tier, written: float) -> float:
     """Time over which a bought tier is written off: its lifetime, or its wear if less [s]."""
-    written = _writes_per_s(scenario, part)
     if part.rated_writes_per_s is None or not written:
         return prices.lifetime_s
     return min(prices.lifetime_s, part.rated_life_s * part.rated_writes_per_s / written)
 
 
-def _rent(
-    scenario: Scenario, prices: Prices, tier: str, reading: str | None = None
+def rent_of(
+    scenario: Scenario,
+    prices: Prices,
+    tier: str,
+    reading: str | None = None,
+    writes_per_s: float | None = None,
 ) -> float | None:
     """Rent of a byte of a tier [USD/B/s]; None where it has no price.
+
+    ``writes_per_s`` is how often the tier is written over, by the workload's means unless given.
 
     A bought byte and one that comes with the GPU draw power at the scenario's expense; a rented
     one has it in its rent.
@@ -452,7 +457,8 @@ def _rent(
     price = getattr(prices, tier)
     if price is None:
         return None
-    return float(cost.amortised_rent(price, _life(scenario, prices, part))) + energy
+    written = _writes_per_s(scenario, part) if writes_per_s is None else writes_per_s
+    return float(cost.amortised_rent(price, _life(prices, part, written))) + energy
 
 
 def priced_tiers(scenario: Scenario) -> list[str]:
@@ -460,14 +466,14 @@ def priced_tiers(scenario: Scenario) -> list[str]:
     return [
         tier
         for tier in scenario.hardware.tiers
-        if _rent(scenario, scenario.prices, tier) is not None
+        if rent_of(scenario, scenario.prices, tier) is not None
     ]
 
 
 def _hit_value(scenario: Scenario, gpu_usd_per_s: float) -> float:
     """Value of a hit that is there in time [USD/token]."""
     prefix, _ = _prompt(scenario)
-    recomputed = _prefill_time(scenario, prefix, 0)
+    recomputed = prefill_time(scenario, prefix, 0)
     return float(cost.value_per_token(recomputed, prefix, scenario.hardware.gpus, gpu_usd_per_s))
 
 
@@ -484,7 +490,7 @@ def _use(scenario: Scenario, tier: str) -> tuple[str, float]:
     fits = bool(verdicts[tier])
     in_time = 0.0
     if scenario.workload.lead_time_s:
-        fetched = _fetch_time(part, _held(scenario, prefix))
+        fetched = _fetch_time(part, kept_bytes(scenario, prefix))
         in_time = float(slack.prefetch_probability(fetched, scenario.workload.lead_time_s))
     share = float(capacity.tier_value(1.0, fits, in_time))
     return ("critical path" if fits else "prefetch"), share
@@ -496,16 +502,16 @@ def costs(scenario: Scenario) -> Rows:
     gpus, prices = scenario.hardware.gpus, scenario.prices
     value = _hit_value(scenario, prices.gpu_usd_per_s)
     rows = _rows({"tokens": prefix}, value_usd_per_token=value)
-    if _slope(scenario):
-        rows += _rows({}, value_density_usd_per_byte=cost.value_density(value, _slope(scenario)))
+    if slope(scenario):
+        rows += _rows({}, value_density_usd_per_byte=cost.value_density(value, slope(scenario)))
     if scenario.hardware.gpu_power_w is not None:
-        recomputed = _prefill_time(scenario, prefix, 0)
+        recomputed = prefill_time(scenario, prefix, 0)
         energy = cost.recompute_energy(recomputed, gpus, scenario.hardware.gpu_power_w)
         usd = cost.energy_cost(energy, prices.energy_usd_per_j)
         rows += _rows({"tokens": prefix}, recompute_energy_j=energy, recompute_energy_usd=usd)
     for tier in priced_tiers(scenario):
         part, (use, share) = scenario.hardware.tiers[tier], _use(scenario, tier)
-        at, rent = {"tier": tier}, _rent(scenario, prices, tier)
+        at, rent = {"tier": tier}, rent_of(scenario, prices, tier)
         rows += _rows({**at, "reading": prices.reading}, rent_usd_per_byte_s=rent)
         rows += _rows({**at, "use": use}, share_of_value=share)
         if part.rated_writes_per_s is not None:
@@ -513,7 +519,7 @@ def costs(scenario: Scenario) -> Rows:
                 at,
                 drive_writes_per_day=_writes_per_s(scenario, part) * 86400,
                 rated_writes_per_day=part.rated_writes_per_s * 86400,
-                life_s=_life(scenario, prices, part),
+                life_s=_life(prices, part, _writes_per_s(scenario, part)),
             )
     return rows
 
@@ -564,7 +570,7 @@ def capacities(scenario: Scenario, tail_exponents: Sequence[float] | None = None
         use, share = _use(scenario, tier)
         for beta in exponents:
             for band, (_, byte_prices) in ends.items():
-                rent = _rent(scenario, byte_prices, tier)
+                rent = rent_of(scenario, byte_prices, tier)
                 ratio = _ratio(scenario, share * values[band], rent, beta)
                 best = _best_bytes(scenario, ratio, beta)
                 rows += _rows(
@@ -583,7 +589,7 @@ def readings(scenario: Scenario) -> Rows:
     rows = []
     for tier in scenario.hardware.tiers:
         for reading in READINGS:
-            rent = _rent(scenario, scenario.prices, tier, reading)
+            rent = rent_of(scenario, scenario.prices, tier, reading)
             if rent is None:
                 continue
             at = {"tier": tier, "reading": reading}
@@ -602,12 +608,12 @@ def intervals(scenario: Scenario) -> Rows:
     """
     prefix, _ = _prompt(scenario)
     gpus, prices = scenario.hardware.gpus, scenario.prices
-    held = _held(scenario, prefix)
-    recomputed_s = _prefill_time(scenario, prefix, 0)
+    held = kept_bytes(scenario, prefix)
+    recomputed_s = prefill_time(scenario, prefix, 0)
     recomputed = cost.recompute_cost(recomputed_s, gpus, prices.gpu_usd_per_s)
     rows = []
     for tier in priced_tiers(scenario):
-        rent = _rent(scenario, prices, tier)
+        rent = rent_of(scenario, prices, tier)
         if rent == 0:
             continue
         fetched = _fetch_time(scenario.hardware.tiers[tier], held)
@@ -627,7 +633,7 @@ def blocks(scenario: Scenario) -> Rows:
     block earns its rent. Infinite where a hit from the tier is worth nothing.
     """
     workload = scenario.workload
-    block_bytes = scenario.serving.block_tokens * _slope(scenario)
+    block_bytes = scenario.serving.block_tokens * slope(scenario)
     if not block_bytes:
         return []
     tokens_per_s = workload.requests_per_s * workload.prompt_tokens
@@ -637,7 +643,7 @@ def blocks(scenario: Scenario) -> Rows:
     for tier in priced_tiers(scenario):
         for band, (gpu, byte_prices) in _bands(scenario).items():
             value = _use(scenario, tier)[1] * _hit_value(scenario, gpu.gpu_usd_per_s)
-            rent = cost.cost_rate(_rent(scenario, byte_prices, tier), block_bytes)
+            rent = cost.cost_rate(rent_of(scenario, byte_prices, tier), block_bytes)
             benefit = cost.benefit_rate(tokens_per_s, value, 1.0)
             price = rent / benefit if benefit else math.inf
             rows += _rows({"tier": tier, "band": band}, price_per_block=price)
@@ -655,7 +661,7 @@ def intervals_by_model(
     predictions.
     """
     rows = []
-    rents = {tier: _rent(scenario, scenario.prices, tier) for tier in priced_tiers(scenario)}
+    rents = {tier: rent_of(scenario, scenario.prices, tier) for tier in priced_tiers(scenario)}
     for table, model in _tabulated():
         for tokens in prefix_tokens:
             prefill_s = table.prefill_time(tokens)

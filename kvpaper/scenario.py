@@ -134,7 +134,11 @@ class _Part(BaseModel):
 
 
 class Tier(_Part):
-    """One tier of the cache: how much it holds, how fast it reads, what it draws and endures."""
+    """One tier of the cache: how much it holds, how fast it reads, what it draws and endures.
+
+    ``scope`` and ``admission`` are those of a replay: who shares what the instances bring, and
+    whether a block is written at its first use or at its second.
+    """
 
     capacity_bytes: Bytes = Field(alias="capacity")
     read_bytes_per_s: Rate = Field(alias="read")
@@ -143,6 +147,8 @@ class Tier(_Part):
     power_w_per_byte: PowerPerByte = Field(0.0, alias="power")
     rated_writes_per_s: PerSecond | None = Field(None, alias="endurance")
     rated_life_s: Duration = Field(units.quantity("5 years", "s"), alias="rated_for")
+    scope: _choice("instance", "node", "pooled") = "instance"
+    admission: _choice("every use", "second use") = "every use"
 
 
 class Hardware(_Part):
@@ -224,6 +230,35 @@ class Workload(_Part):
         return self
 
 
+class Instances(_Part):
+    """Instances of a pool, and their latencies: those of ``serving.prefill`` unless named."""
+
+    instances: Count = 1
+    table: Text | None = None
+
+
+class Fleet(_Part):
+    """What a replay serves the trace with; without ``decode`` one pool does both.
+
+    ``chunk``: tokens of a step that mixes prompt and batch; without it prompts go first. ``rate``:
+    the load as a multiple of the trace's. ``fetch``: take every hit, the better of fetching and
+    recomputing, or both ends at once. ``prefetch``: from when a fetch may run. ``queue_limit``:
+    requests that may wait at an instance.
+    """
+
+    prefill: Instances = Instances()
+    decode: Instances | None = None
+    chunk_tokens: Tokens | None = Field(None, alias="chunk")
+    rate: Annotated[_quantity("", "1.0"), _POSITIVE] = 1.0
+    router: _choice("prefix", "session", "least loaded", "round robin", "random") = "prefix"
+    decode_router: _choice("least loaded", "round robin", "random") = "least loaded"
+    fetch: _choice("better", "always", "two-ended") = "better"
+    prefetch: _choice("arrival", "turn", "previous turn") = "arrival"
+    answers: Flag = True
+    queue_limit: Count | None = None
+    gpus_per_node: Count = 8
+
+
 class Slo(_Part):
     """The targets, met by the given percentile of requests."""
 
@@ -274,6 +309,7 @@ class _File(_Part):
     workload: Workload
     slo: Slo
     prices: Prices
+    fleet: Fleet = Fleet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +334,7 @@ class Scenario:
     workload: Workload
     slo: Slo
     prices: Prices
+    fleet: Fleet
     low: Prices
     high: Prices
     leaves: dict[str, Leaf]
@@ -506,6 +543,7 @@ def load(name_or_path: str) -> Scenario:
         workload=_with_trace(middle.workload, file.parent),
         slo=middle.slo,
         prices=middle.prices,
+        fleet=middle.fleet,
         low=parts["low"].prices,
         high=parts["high"].prices,
         leaves=tree.leaves,

@@ -1,0 +1,108 @@
+"""When requests arrive: more of them, between coarse timestamps, or by Poisson's law."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from kvpaper.errors import InputError
+from kvpaper.reuse.fleet import inferred_sessions
+from kvpaper.traces.block_trace import BlockTrace
+from kvpaper.traces.dense import dense_ids
+
+SHIFT_S = 60.0
+
+
+def sessions_of(trace: BlockTrace) -> np.ndarray:
+    """Session of every request: the log's where it names all, else by what each continues."""
+    return trace.session if bool((trace.session >= 0).all()) else inferred_sessions(trace)
+
+
+def spread(trace: BlockTrace, seed: int = 0) -> BlockTrace:
+    """The trace with requests of one timestamp spread at random until the next one.
+
+    A log with coarse timestamps would else arrive in bursts that its service never saw. The order
+    stays; no request moves further than the median step of the timestamps.
+    """
+    at_s, place, count = np.unique(trace.arrival_s, return_inverse=True, return_counts=True)
+    if len(at_s) < 2:
+        return trace
+    steps_s = np.diff(at_s)
+    width_s = np.minimum(np.append(steps_s, np.inf), np.median(steps_s)) * (count > 1)
+    share = np.random.default_rng(seed).random(trace.requests)
+    share = share[np.lexsort((share, place))]
+    return replace(trace, arrival_s=at_s[place] + share * width_s[place])
+
+
+def scaled(trace: BlockTrace, rate: float, seed: int = 0) -> BlockTrace:
+    """The trace at a multiple of its rate: copies of its sessions, each with blocks of its own.
+
+    Times between turns stay, so that a cache sees the same gaps between uses; squeezed time would
+    bring them closer. A copied session starts up to ``SHIFT_S`` earlier or later. A fraction takes
+    so many sessions at random.
+
+    Raises
+    ------
+    InputError
+        If the rate is not above zero, or so low that no session is left.
+    """
+    if not 0 < rate < np.inf:
+        raise InputError("rate", f"{rate:g}", "a multiple above zero")
+    random, session = np.random.default_rng(seed), sessions_of(trace)
+    sessions = int(session.max(initial=-1)) + 1
+    first_s, last_s = np.full(sessions, np.inf), np.zeros(sessions)
+    np.minimum.at(first_s, session, trace.arrival_s)
+    np.maximum.at(last_s, session, trace.arrival_s)
+    chosen, arrival_s, copy_of = [], [], []
+    for copy in range(int(np.ceil(rate))):
+        kept = random.permutation(sessions) < round(min(1, rate - copy) * sessions)
+        shift_s = random.uniform(-SHIFT_S, SHIFT_S, sessions) * (copy > 0)
+        shift_s = np.where(first_s + shift_s < 0, -shift_s, shift_s)
+        shift_s = np.where(last_s + shift_s > trace.arrival_s[-1], 0, shift_s)
+        requests = np.flatnonzero(kept[session])
+        chosen.append(requests)
+        arrival_s.append(np.maximum(trace.arrival_s[requests] + shift_s[session[requests]], 0))
+        copy_of.append(np.full(len(requests), copy))
+    requests, copies, at_s = (np.concatenate(part) for part in (chosen, copy_of, arrival_s))
+    if not len(requests):
+        raise InputError("rate", f"{rate:g} of {sessions} sessions", "one session or more")
+    order = np.argsort(at_s, kind="stable")
+    return _copied(trace, requests[order], copies[order], at_s[order], session, sessions)
+
+
+def _copied(trace, requests, copies, at_s, session, sessions) -> BlockTrace:
+    """Requests of numbered copies, in order."""
+    counts = trace.blocks_per_request[requests]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    index = np.repeat(trace.offsets[requests] - offsets[:-1], counts) + np.arange(offsets[-1])
+    raw = trace.blocks[index] + np.repeat(copies, counts) * np.int64(trace.unique_blocks)
+    return replace(
+        trace,
+        arrival_s=at_s - at_s[0],
+        input_tokens=trace.input_tokens[requests],
+        output_tokens=trace.output_tokens[requests],
+        session=(session[requests] + copies * sessions).astype(np.int32),
+        offsets=offsets,
+        blocks=dense_ids(raw)[0],
+    )
+
+
+def poisson(
+    requests_per_s: float,
+    input_tokens: np.ndarray,
+    output_tokens: np.ndarray | int = 1,
+    block_tokens: int = 512,
+    seed: int = 0,
+) -> BlockTrace:
+    """Requests with nothing in common, at exponential intervals."""
+    lengths = np.asarray(input_tokens, np.int64)
+    counts = -(-lengths // block_tokens)
+    gaps_s = np.random.default_rng(seed).exponential(1 / requests_per_s, len(lengths))
+    return BlockTrace(
+        arrival_s=np.cumsum(gaps_s) - gaps_s[0],
+        input_tokens=lengths,
+        output_tokens=np.broadcast_to(np.asarray(output_tokens, np.int64), lengths.shape).copy(),
+        session=np.full(len(lengths), -1, np.int32),
+        offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        blocks=np.arange(counts.sum(), dtype=np.int32),
+        block_tokens=block_tokens,
+    )
