@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kvpaper import data, latency, models
 from kvpaper.errors import InputError
+from kvpaper.formulas.decode import decode_step_time, weight_bytes
 
 FOLDER = data.FOLDER / "latency"
 USUAL = [instance.name for instance in latency.usual()]
@@ -202,6 +203,28 @@ def test_mixed_steps_are_close_to_those_of_the_source():
         decode = latency.decode_table(row["instance"])
         here = latency.mixed_step_time(prefill, decode, new, cached, batch, context)
         assert here == pytest.approx(float(row["ms"]) / 1e3, rel=0.05 if new < 2048 else 0.03)
+
+
+# Bytes of a weight and peak rate [FLOP/s] of the products of each table; a weight in mxfp4 takes
+# a little more than half a byte.
+PEAK = {"qwen3-235b-fp8": (1, 1978e12), "deepseek-v3": (1, 1978e12), "gpt-oss-120b": (0.5, 989e12)}
+
+
+@pytest.mark.parametrize("instance", latency.usual(), ids=USUAL)
+def test_theory_no_step_is_shorter_than_its_roofline(instance):
+    table, model = latency.decode_table(instance.name), models.load(instance.model)
+    weight_element_bytes, flops_per_s = PEAK.get(instance.name, (2, 989e12))
+    batch = table.batch[:, None]
+    held = [float(models.cache_bytes(model.groups, tokens, "bf16")) for tokens in table.context]
+    share = (model.experts_per_token or 1) / (model.experts or 1)
+    params = model.total_params, model.active_params
+    read = weight_bytes(batch, *params, share, weight_element_bytes)
+    rates = 4.8e12 * instance.gpus, flops_per_s * instance.gpus
+    step = decode_step_time(batch, np.array(held), read, model.active_params, *rates)
+    fits = batch * table.context <= instance.decode_kv_tokens
+    reached = (step / table.seconds)[fits]
+    assert reached.max() <= 1
+    assert reached.max() > 0.4, "a bound that is never near says nothing"
 
 
 def named(row, pool):
