@@ -160,9 +160,9 @@ def _extended(table, **ends):
     seconds, axes = table.seconds, {}
     for name, (end, degree) in ends.items():
         axis = getattr(table, name)
-        doublings = np.log2(max(end / axis[-1], 1))
-        more = axis[-1] * np.geomspace(1, 2**doublings, int(np.ceil(4 * doublings)) + 1)[1:]
-        # Centred and scaled, or the fit loses digits.
+        last = max(end, axis[-1])
+        more = np.geomspace(axis[-1], last, int(np.ceil(4 * np.log2(last / axis[-1]))) + 1)[1:]
+        # Scaled, or the fit loses digits.
         scale = axis[-1]
         fit = np.polynomial.polynomial.polyfit(
             axis[-degree - 1 :] / scale, seconds[-degree - 1 :], degree

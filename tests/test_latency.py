@@ -128,6 +128,17 @@ def test_a_continued_decode_step_says_so_and_goes_on_as_a_line():
         further.step_time(51, 100)
 
 
+@pytest.mark.parametrize("name", sorted(INSTANCES))
+def test_every_table_is_continued_upwards_and_to_the_very_end(name):
+    end = 300_007.0
+    prefill = latency.prefill_table(name).extended(end, end)
+    decode = latency.decode_table(name).extended(3001, end)
+    assert np.all(np.diff(prefill.seconds[-5:], axis=0) > 0)
+    assert np.all(np.diff(prefill.seconds[-8:, -5:], axis=1) > 0)
+    assert prefill.prefill_time(end, end) == prefill.seconds[-1, -1]
+    assert decode.step_time(3001, end) == decode.seconds[-1, -1]
+
+
 @pytest.mark.parametrize("name", USUAL)
 def test_a_table_cut_in_half_is_continued_close_to_what_was_cut_off(name):
     table = latency.prefill_table(name)
