@@ -1,5 +1,5 @@
 import hashlib
-import importlib.util
+import runpy
 
 import numpy as np
 import pytest
@@ -20,11 +20,7 @@ def columns(table, part):
     return data.table(f"latency/{table}.{part}.csv")
 
 
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+DERIVE = runpy.run_path(str(FOLDER / "derive.py"))
 
 
 def test_files_are_those_that_were_derived():
@@ -44,7 +40,7 @@ def test_the_instances_are_those_of_the_script_that_derives_them():
     }
     assert declared == {each.name: (each.parallelism, each.element) for each in INSTANCES.values()}
     for name, (parallelism, _) in declared.items():
-        ranks = derive.ranks(parallelism)
+        ranks = DERIVE["ranks"](parallelism)
         assert INSTANCES[name].gpus == ranks["tp"] * ranks["dp"]
         assert INSTANCES[name].ranks == ranks["dp"]
         assert ranks["etp"] * ranks["ep"] in (1, INSTANCES[name].gpus)
@@ -182,7 +178,7 @@ def test_a_cache_of_half_the_bytes_holds_twice_the_tokens(table):
 def test_the_source_counts_the_cache_as_this_repository_does(name):
     """All but gpt-oss-120b, whose window layers it counts as full per token (README.md)."""
     instance = latency.instance(name)
-    ranks = script("derive").ranks(instance.parallelism)
+    ranks = DERIVE["ranks"](instance.parallelism)
     size = models.size(models.load(instance.model), tensor_parallel=ranks["tp"])
     assert instance.kv_bytes_per_token_per_gpu == size["kv_bytes_per_token_per_rank"]
 
