@@ -52,6 +52,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -> nod
     return nodes.table("", group, classes=[name, "stacking", "colwidths-auto"])
 
 
+def stack(app: Sphinx, doctree: nodes.document) -> None:
+    """Let tables of three columns or more, written in a page, become blocks where it is narrow."""
+    for found in doctree.findall(nodes.table):
+        head = next(found.findall(nodes.thead), None)
+        labels = [entry.astext() for entry in head.findall(nodes.entry)] if head else []
+        if len(labels) < 3 or "stacking" in found["classes"]:
+            continue
+        found["classes"].append("stacking")
+        for row in next(found.findall(nodes.tbody)).findall(nodes.row):
+            row[:] = [
+                cell("", *entry.children, label=label)
+                for label, entry in zip(labels, row.children, strict=True)
+            ]
+
+
 def read(directive: SphinxDirective, path: Path) -> list[dict[str, str]]:
     """Rows of a CSV file; a page with this directive is read again when the file changes."""
     directive.env.note_dependency(str(path))
@@ -187,6 +202,7 @@ def percent(share: float) -> str:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_node(cell, html=(visit_cell, depart_cell))
+    app.connect("doctree-read", stack)
     app.add_directive("nomenclature", Nomenclature)
     app.add_directive("published", Published)
     app.add_directive("inputs", Inputs)

@@ -49,10 +49,11 @@ def signature(node: Definition) -> str:
     >>> signature(ast.parse("def f(a: int, *, b=1) -> str: ...").body[0])
     'f(a: int, *, b=1) -> str'
     >>> signature(ast.parse("class C:\\n  x: float\\n  y: int = 0").body[0])
-    'C(x: float, y: int = 0)'
+    'C(x: float, y: int)'
     """
     if isinstance(node, ast.ClassDef):
-        fields = [ast.unparse(part) for part in node.body if isinstance(part, ast.AnnAssign)]
+        parts = [part for part in node.body if isinstance(part, ast.AnnAssign)]
+        fields = [f"{ast.unparse(part.target)}: {ast.unparse(part.annotation)}" for part in parts]
         return f"{node.name}({', '.join(fields)})" if fields else node.name
     given = f"{node.name}({ast.unparse(node.args)})"
     return f"{given} -> {ast.unparse(node.returns)}" if node.returns else given

@@ -355,6 +355,15 @@ def test_published_value_that_the_results_lack(book):
     assert "is not among the results" in warnings
 
 
+def test_a_wide_table_of_a_page_becomes_blocks_on_a_phone(book):
+    two = "| a | b |\n|---|---|\n| 1 | 2 |\n"
+    three = "| tool | made for | better at |\n|---|---|---|\n| one | two | *three* |\n"
+    (book.folder / "index.md").write_text(f"# A\n\n{two}\n{three}")
+    assert book.build()[0] == ""
+    assert '<td data-label="better at"><p><em>three</em></p>' in book.html
+    assert book.html.count("data-label") == 3
+
+
 def test_commands_are_shown_with_what_they_print(book):
     (book.folder / "index.md").write_text("# A\n\n```{console}\nkvpaper --help\n```\n")
     assert book.build()[0] == ""
