@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvpaper import formulas
+from kvpaper.lab import weights
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -28,13 +29,12 @@ def machine(record: Record) -> str:
 
 def runs(records: Iterable[Record], instrument: str) -> Iterator[tuple[Record, Row]]:
     """Completed records of an instrument with their coordinates: machine, and number of the run."""
-    count: Counter[tuple[str, str]] = Counter()
+    count: Counter[str] = Counter()
     for record in sorted(records, key=lambda record: record["started_at"]):
         if record["instrument"] == instrument and record["outcome"] == "completed":
             at = machine(record)
-            what = at, record["parameters_sha256"]
-            count[what] += 1
-            yield record, {"machine": at, "run": count[what]}
+            count[at] += 1
+            yield record, {"machine": at, "run": count[at]}
 
 
 def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> dict[str, float]:
@@ -77,6 +77,13 @@ def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> di
     }
 
 
+def everything(records: Iterable[Record]) -> list[Row]:
+    """All rows that the records give."""
+    records = list(records)
+    parts = (tiers, fits, levels, cells, agreement, splits, transfers, ratios)
+    return [row for part in parts for row in part(records)]
+
+
 def tiers(records: Iterable[Record]) -> list[Row]:
     """Fetch and store times by tier and length: medians with quartiles."""
     return [
@@ -101,33 +108,32 @@ def fits(records: Iterable[Record]) -> list[Row]:
     return rows
 
 
-def fetch_ratios(records: Iterable[Record]) -> list[Row]:
-    """Fetch times of one run over what `formulas.fetch_time` gives with the fit of another."""
+def ratios(records: Iterable[Record]) -> list[Row]:
+    """What was measured in one run over what a formula predicts with what another run gave."""
     records = list(records)
-    fitted: dict[Any, dict[int, Row]] = {}
-    for key, part in _grouped(fits(records), _PLACE):
-        by_run = {row["run"]: {} for row in part}
-        for row in part:
-            by_run[row["run"]][row["quantity"]] = row["value"]
-        fitted[tuple(key.values())] = by_run
+    return [
+        *_fetch_ratios(records),
+        *_first_token_ratios(records),
+        *_recompute_ratios(records),
+        *_transfer_ratios(records),
+    ]
+
+
+def summary(ratio_rows: Iterable[Row]) -> list[Row]:
+    """Median and range of the ratios of each formula, by what it was tested on."""
+    names = ("formula", "on", "machine")
     rows = []
-    for row in tiers(records):
-        others = fitted.get(tuple(row[name] for name in _PLACE), {})
-        found = [fit for run, fit in others.items() if run != row["run"]]
-        if row["quantity"] != "fetch_time_s" or not found:
-            continue
-        predicted = formulas.fetch_time(
-            row["bytes"], found[0]["fitted_bytes_per_s"], found[0]["fitted_latency_s"]
-        )
-        at = {name: row[name] for name in (*_PLACE, "run", "tokens", "bytes")}
-        rows.append(_ratio("fetch_time", row["value"], predicted, **at))
+    for key, part in _grouped(ratio_rows, names):
+        values = [row["value"] for row in part]
+        ends = {"low": min(values), "high": max(values)}
+        rows.append(_row("ratio", np.median(values), points=len(values), **ends, **key))
     return rows
 
 
 def levels(records: Iterable[Record]) -> list[Row]:
     """Time to first token and cached tokens by where the prefix came from, with quartiles."""
     return [
-        {**_spread(row), **at, **_coordinates(row), "model": _model(record)}
+        {**_spread(row), **at, **_coordinates(row), **_told(record)}
         for record, at in runs(records, "canary")
         for row in record["rows"]
         if row["quantity"] in ("ttft_s", "cached_tokens") and "level" in row
@@ -138,9 +144,11 @@ def cells(records: Iterable[Record]) -> list[Row]:
     """Cached tokens by cell of the 2x2 and stage; of a cell that died, what said so."""
     rows = []
     for record in _factorial(records):
-        at = _cell(record)
+        at, asked = _cell(record), record["parameters"]
         rows += [
-            _row("cached_tokens", min(row["values"]), stage=row["stage"], **at)
+            _row(
+                "cached_tokens", min(row["values"]), stage=row["stage"], tokens=asked["tokens"], **at
+            )
             for row in record["rows"]
             if row["quantity"] == "cached_tokens"
         ]
@@ -171,11 +179,144 @@ def agreement(records: Iterable[Record]) -> list[Row]:
 def splits(records: Iterable[Record]) -> list[Row]:
     """Time to first token on one engine and on two, by prompt length."""
     return [
-        {**_spread(row), **at, **_coordinates(row), "connector": record["parameters"]["connector"]}
+        {**_spread(row), **at, **_coordinates(row), **_told(record)}
         for record, at in runs(records, "disagg")
         for row in record["rows"]
         if row.get("part") == "proof" and row["quantity"] in ("ttft_s", "prefill_s")
     ]
+
+
+def transfers(records: Iterable[Record]) -> list[Row]:
+    """Time between the end of the prefill and the first token, less one decode step.
+
+    That is what moving the cache from one engine to the other took, the engines' handling included.
+    """
+    rows = []
+    for record, at in runs(records, "disagg"):
+        found = {}
+        for row in record["rows"]:
+            if row.get("part") == "proof" and row.get("split") == "two engines":
+                found[row["quantity"], row["prompt_tokens"]] = np.asarray(row["values"])
+        step_s = _step_s(record)
+        for quantity, tokens in found:
+            if quantity == "prefill_s" and step_s:
+                times = found["ttft_s", tokens] - found["prefill_s", tokens] - step_s
+                size = {"prompt_tokens": tokens, "bytes": tokens * _token_bytes(record)}
+                spread = _spread({"quantity": "transfer_time_s", "values": times})
+                rows.append({**spread, **at, **_told(record), **size})
+    return rows
+
+
+def _step_s(record: Record) -> float | None:
+    """Median time of one decode step of one sequence."""
+    steps = [
+        value
+        for row in record["rows"]
+        if row["quantity"] == "tpot_s" and row.get("batch") == 1
+        for value in row["values"]
+    ]
+    return float(np.median(steps)) if steps else None
+
+
+def _fetch_ratios(records: list[Record]) -> list[Row]:
+    """Of every tier: its times, by the fit of another run."""
+    fitted = {}
+    for row in fits(records):
+        where = *(row[name] for name in _PLACE), row["run"]
+        fitted.setdefault(where, {})[row["quantity"]] = row["value"]
+    rows = []
+    for row in tiers(records):
+        place = tuple(row[name] for name in _PLACE)
+        other = next((fitted[w] for w in fitted if w[:-1] == place and w[-1] != row["run"]), None)
+        if row["quantity"] == "fetch_time_s" and other:
+            predicted = formulas.fetch_time(
+                row["bytes"], other["fitted_bytes_per_s"], other["fitted_latency_s"]
+            )
+            at = {"on": f"{row['tier']}, {row['way']}", "bytes": row["bytes"], "run": row["run"]}
+            at["machine"] = row["machine"]
+            rows.append(_row("ratio", row["value"] / predicted, formula="fetch_time", **at))
+    return rows
+
+
+def _first_token_ratios(records: list[Record]) -> list[Row]:
+    """Of a hit in LMCache's DRAM: a hit in the engine, and the fetch by the fit of the tier."""
+    fitted = {
+        (row["machine"], row["quantity"]): row["value"]
+        for row in fits(records)
+        if row["tier"] == "LMCache DRAM" and row["shape"] == "canary"
+    }
+    rows = []
+    for key, part in _grouped(levels(records), ("machine", "run", "model", "prompt_tokens")):
+        told = {(row["level"], row["quantity"]): row for row in part}
+        engine, behind = (told.get((name, "ttft_s")) for name in ("engine", "connector"))
+        at = {"machine": key["machine"], "run": key["run"], "tokens": key["prompt_tokens"]}
+        if engine and behind and (key["machine"], "fitted_latency_s") in fitted:
+            cached = told["connector", "cached_tokens"]["value"]
+            fetch_s = formulas.fetch_time(
+                cached * engine["token_bytes"],
+                fitted[key["machine"], "fitted_bytes_per_s"],
+                fitted[key["machine"], "fitted_latency_s"],
+            )
+            predicted = formulas.ttft(0.0, fetch_s, engine["value"], 0.0)
+            on = f"{key['model']}, hit in LMCache's DRAM"
+            rows.append(_row("ratio", behind["value"] / predicted, formula="ttft", on=on, **at))
+    return rows
+
+
+def _recompute_ratios(records: list[Record]) -> list[Row]:
+    """Of a prefill: all lengths by the compute rate that another run reached at its longest."""
+    cold = [row for row in levels(records) if row["level"] == "recompute"]
+    cold = [row for row in cold if row["quantity"] == "ttft_s"]
+    rows = []
+    for key, part in _grouped(cold, ("machine", "model")):
+        for row in part:
+            others = [other for other in part if other["run"] != row["run"]]
+            if not others:
+                continue
+            longest = max(others, key=lambda other: other["prompt_tokens"])
+            flops_per_s = _prefill_flops(longest) / longest["value"]
+            predicted = _prefill_flops(row) / flops_per_s
+            at = {"tokens": row["prompt_tokens"], "run": row["run"], "machine": key["machine"]}
+            on = f"{key['model']}, one rate for all lengths"
+            rows.append(
+                _row("ratio", row["value"] / predicted, formula="recompute_time", on=on, **at)
+            )
+    return rows
+
+
+def _prefill_flops(row: Row) -> float:
+    return formulas.recompute_time(
+        row["prompt_tokens"],
+        0,
+        active_params=row["active_params"],
+        layers=row["layers"],
+        query_heads=row["query_heads"],
+        head_dim=row["head_dim"],
+        flops_per_s=1.0,
+    )
+
+
+def _transfer_ratios(records: list[Record]) -> list[Row]:
+    """Of a transfer between engines: its times, by latency and rate of another run."""
+    moved = transfers(records)
+    rows = []
+    for key, part in _grouped(moved, ("machine", "connector")):
+        for row in part:
+            others = [other for other in part if other["run"] != row["run"]]
+            others = [other for other in others if other["run"] == others[0]["run"]]
+            if len(others) < 4:
+                continue
+            fit = fit_fetch_time(
+                [other["bytes"] for other in others], [other["value"] for other in others]
+            )
+            # These engines send when the prefill has ended: one layer stands for that.
+            predicted = formulas.visible_transfer_time(
+                row["bytes"], fit["bytes_per_s"], fit["latency_s"], layers=1, prefill_time_s=0.0
+            )
+            at = {"tokens": row["prompt_tokens"], "run": row["run"], "machine": key["machine"]}
+            formula = {"formula": "visible_transfer_time", "on": key["connector"]}
+            rows.append(_row("ratio", row["value"] / predicted, **formula, **at))
+    return rows
 
 
 _PLACE = ("machine", "tier", "way", "shape", "to")
@@ -184,10 +325,6 @@ _TIER = ("quantity", *_PLACE, "run")
 
 def _row(quantity: str, value: float, **at: Any) -> Row:
     return {"quantity": quantity, "kind": "measured", "value": float(value), **at}
-
-
-def _ratio(formula: str, measured: float, predicted: float, **at: Any) -> Row:
-    return _row("measured_over_predicted", measured / predicted, formula=formula, **at)
 
 
 def _spread(row: Mapping[str, Any]) -> Row:
@@ -206,6 +343,28 @@ def _grouped(rows: Iterable[Row], names: Sequence[str]) -> Iterator[tuple[Row, l
 
     for values, part in itertools.groupby(sorted(rows, key=key), key):
         yield dict(zip(names, values, strict=True)), list(part)
+
+
+def _told(record: Record) -> Row:
+    """Connector and model of a record, and what a formula needs to know of the model."""
+    model = _model(record)
+    at = {"connector": record["parameters"]["connector"], "model": model}
+    config = weights.SHAPES.get(model)
+    if config is None:
+        return at
+    at["token_bytes"] = _token_bytes(record)
+    at["active_params"] = weights.active_params(model)
+    names = {"num_hidden_layers": "layers", "num_attention_heads": "query_heads"}
+    return (
+        at | {name: config[key] for key, name in names.items()} | {"head_dim": config["head_dim"]}
+    )
+
+
+def _token_bytes(record: Record) -> int:
+    config = weights.SHAPES[_model(record)]
+    element_bytes = 4 if record["parameters"]["engine"]["dtype"] == "float32" else 2
+    heads = config["num_key_value_heads"] * config["head_dim"]
+    return int(2 * config["num_hidden_layers"] * heads * element_bytes)
 
 
 def _model(record: Record) -> str:

@@ -21,6 +21,16 @@ BATCHES = (1, 2, 4, 8)
 TOP = 20
 _OUTPUT_TOKENS = 33
 _SEED = 40_000
+_HITS = "vllm:external_prefix_cache_hits_total"
+_COUNTERS = (
+    _HITS,
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:nixl_bytes_transferred_sum",
+    "vllm:nixl_xfer_time_seconds_sum",
+    "vllm:nixl_num_failed_transfers_total",
+    "vllm:num_preemptions_total",
+)
 # To be told by the prefill engine where its blocks lie.
 _ASK_NIXL = {
     "do_remote_decode": True,
@@ -104,6 +114,15 @@ class Pair:
         for one in self.engines.values():
             one.reset_prefix_cache()
 
+    def counters(self) -> dict[tuple[str, str], float]:
+        """Counters of caches and transfers by engine and name."""
+        return {
+            (name, counter): value
+            for name, one in self.engines.items()
+            for counter, value in one.counters().items()
+            if counter in _COUNTERS
+        }
+
     def fresh(self, tokens: int, count: int) -> list[list[int]]:
         """Prompts that nobody has sent before."""
         seeds = range(_SEED + self._drawn, _SEED + self._drawn + count)
@@ -152,12 +171,10 @@ def run_disagg(
             drawn = openloop.workload(pattern, requests, rate_per_s, seed)
             at = {"part": "comparison", "pattern": pattern, "rate_per_s": rate_per_s, "seed": seed}
             ids = openloop.prompts(drawn, seed, pair.vocabulary)
+            before = pair.counters()
             openloop.play(run, drawn, ids, pair.ask, **at)
+            _count(run, pair, before, **at)
             run.say(f"open loop: {pattern}, {rate_per_s:g} requests/s, seed {seed}")
-        for name, one in pair.engines.items():
-            for counter, value in one.counters().items():
-                if "prefix_cache" in counter or "nixl" in counter or "preemptions" in counter:
-                    run.add("counter", "", [value], part="comparison", engine=name, name=counter)
     return run
 
 
@@ -166,8 +183,10 @@ def _prove(run: Run, pair: Pair, repeats: int) -> None:
     pause_s = 0.5 if pair.connector == "lmcache" else 0.0
     for tokens in LENGTHS:
         prompts = pair.fresh(tokens, 2 * (repeats + 1))
-        split = [pair.ask(ids, 1, pause_s) for ids in prompts[: repeats + 1]]
         at = {"part": "proof", "prompt_tokens": tokens}
+        before = pair.counters()
+        split = [pair.ask(ids, 1, pause_s) for ids in prompts[: repeats + 1]]
+        _count(run, pair, before, requests=repeats + 1, **at)
         _add(run, split, split="two engines" if pair.split else "one engine", **at)
         if pair.split:
             alone = [pair.decode.complete(ids) for ids in prompts[repeats + 1 :]]
@@ -175,13 +194,14 @@ def _prove(run: Run, pair: Pair, repeats: int) -> None:
             _add(run, values, split="one engine", **at)
     if not pair.split:
         return
-    before = pair.decode.counters()
+    before = pair.counters()
     ids = pair.fresh(1024, 1)[0]
     answer = pair.first(ids, TOP)
     time.sleep(pause_s)
     told = {"kv_transfer_params": answer.get("kv_transfer_params")}
     done = pair.decode.complete(ids, 1, TOP, told if any(told.values()) else None)
-    if not done.cached_tokens:
+    came = pair.counters()["decode", _HITS] - before["decode", _HITS]
+    if not came:
         why = "the decode engine computed a prompt that the prefill engine had computed"
         raise Stopped(why, cause="degraded", kind="connector_inactive")
     tops = {
@@ -192,10 +212,14 @@ def _prove(run: Run, pair: Pair, repeats: int) -> None:
         top = dict(sorted(top.items()))
         at = {"part": "proof", "engine": name, "tokens": " ".join(top)}
         run.add("logprob", "", list(top.values()), **at)
-    for name, value in pair.decode.counters().items():
-        if ("nixl" in name or "external" in name) and value != before.get(name, 0.0):
-            run.add("counter", "", [value - before.get(name, 0.0)], part="proof", name=name)
-    run.say(f"proof done: {done.cached_tokens} of 1024 tokens came from the other engine")
+    run.say(f"proof done: {came:.0f} of 1024 tokens came from the other engine")
+
+
+def _count(run: Run, pair: Pair, before: dict[tuple[str, str], float], **at: Any) -> None:
+    """By how much the counters have grown."""
+    for (engine_name, counter), value in pair.counters().items():
+        grown = value - before.get((engine_name, counter), 0.0)
+        run.add("counter", "", [grown], name=counter, engine=engine_name, **at)
 
 
 def _calibrate(run: Run, pair: Pair, repeats: int) -> None:

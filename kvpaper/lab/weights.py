@@ -111,6 +111,17 @@ def model(shape: str, seed: int = 0, cache: Path = CACHE) -> Path:
     return folder
 
 
+def active_params(shape: str) -> float:
+    """Parameters that one token of a prefill goes through; its embedding is looked up, not one."""
+    config = _config(shape)
+    share = config.get("num_experts_per_tok", 1) / config.get("num_experts", 1)
+    return sum(
+        int(np.prod(size)) * (share if ".experts." in name else 1)
+        for name, size in _tensors(config)
+        if not name.startswith(("model.embed_tokens", "lm_head"))
+    )
+
+
 def _config(shape: str) -> dict[str, Any]:
     if shape not in SHAPES:
         raise InputError("shape", repr(shape), f"one of {', '.join(SHAPES)}")

@@ -1,7 +1,6 @@
 """Disaggregation and its open loops, with stand-ins for the engines."""
 
 import json
-import random
 from collections import Counter
 
 import numpy as np
@@ -56,12 +55,15 @@ def test_a_turn_of_a_session_has_the_turn_before_as_its_prefix():
     assert max(map(len, last.values())) == 1280
 
 
+MOVES = [True]
+
+
 class Side:
     """One engine: it knows prompts by whole blocks, and so does its peer where they are joined."""
 
     def __init__(self, run, name, joined):
         self.run, self.started = run, type("Started", (), {"name": name})
-        self.known, self.joined, self.rand = set(), joined, random.Random(name)
+        self.known, self.joined, self.moved = set(), joined, 0
 
     def cached(self, ids):
         blocks = [tuple(ids[:end]) for end in range(128, len(ids), 128)]
@@ -73,7 +75,8 @@ class Side:
         pass
 
     def complete(self, ids, tokens=1, logprobs=None, extra=None):
-        if extra:
+        if extra and MOVES:
+            self.moved += len(ids)
             self.joined |= {tuple(ids[:end]) for end in range(128, len(ids), 128)}
         cached = self.cached(ids)
         top = {"t1": -float(sum(ids) % 97)}
@@ -91,7 +94,7 @@ class Side:
         return answer | {"kv_transfer_params": {"remote": 1}}
 
     def counters(self):
-        return {"vllm:nixl_bytes_transferred_sum": self.rand.random(), "vllm:other": 1.0}
+        return {"vllm:external_prefix_cache_hits_total": self.moved, "vllm:other": 1.0}
 
     def reset_prefix_cache(self):
         self.known.clear()
@@ -122,6 +125,7 @@ def test_a_run_has_its_parts_and_a_replay_finds_what_it_needs(sides, places, con
     for pattern, rate, seed in loops:
         at = {"part": "comparison", "pattern": pattern, "rate_per_s": rate, "seed": seed}
         found = {row["quantity"]: row["values"] for row in rows(run, **at)}
+        assert found.pop("counter")
         needed = {"arrival_s", "group", "shared_tokens", "prompt_tokens", "output_tokens"}
         needed |= {"sent_s", "ttft_s", "latency_s", "cached_tokens"}
         assert needed <= found.keys()
@@ -144,7 +148,7 @@ def test_the_first_token_is_timed_from_the_first_engine_on(sides, places):
 
 
 def test_a_transfer_that_moves_nothing_is_no_success(sides, places, monkeypatch):
-    monkeypatch.setattr(Side, "cached", lambda *_: 0)
+    monkeypatch.setattr(f"{__name__}.MOVES", [])
     run = disagg.run_disagg(sides, "nixl", [], repeats=1, **places)
     assert run.record["outcome"] == "failed"
     assert run.record["cause"]["cause"] == "degraded"
