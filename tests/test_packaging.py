@@ -43,15 +43,6 @@ def test_version_is_told_once():
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_readme_names_commands_that_exist():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
-    for page in ("README.md", "CONTRIBUTING.md", "book/reproduce.md"):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        used = set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.M))
-        assert used <= targets, page
-
-
 def test_ci_does_what_the_readme_says():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     commands = [line for line in script.splitlines() if line.startswith("make ")]
