@@ -96,6 +96,17 @@ engine-env: $(ENGINE) ## Make the environment .engine: vLLM for CPUs, LMCache, N
 measure: $(ENV) ## Time the tiers of this machine: memory, disk, LMCache if .engine is there (2 minutes)
 	$(BIN)/kvpaper measure tiers $(addprefix --python ,$(wildcard .engine/bin/python))
 
+.PHONY: canary
+canary: $(ENV) $(ENGINE) ## The paper's 2x2 and disaggregation on real engines of this machine (about an hour)
+	@echo "This starts about 20 engines one after the other: an hour on two quiet cores, 16 GiB of memory,"
+	@echo "5 GB of disk. Ctrl-C loses the cell under way; the next call goes on after it. Records: data/measured"
+	$(BIN)/kvpaper measure factorial --resume --model small-moe
+	$(BIN)/kvpaper measure factorial --resume --model canary
+	$(BIN)/kvpaper measure disagg --connector nixl
+	$(BIN)/kvpaper measure disagg --connector lmcache --loops shared:2:1
+	$(BIN)/kvpaper measure disagg --connector none --threads 2
+	$(BIN)/kvpaper measure check
+
 .PHONY: engine-lock
 engine-lock: $(ENV) ## Resolve engine/requirements.in anew into its lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \

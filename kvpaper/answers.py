@@ -271,8 +271,11 @@ def overview(rows: pd.DataFrame, tier: str, read_bytes_per_s: float) -> str:
     )
 
 
-def measured(records: list[dict], wanted: list[dict]) -> str:
-    """How many records there are, or that there are none and what is missing."""
+def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None = None) -> str:
+    """How many records there are and what they say, or that there are none and what is missing.
+
+    ``rows`` are those of `kvpaper.measured`, each of them with its machine.
+    """
     if not records:
         return (
             f"Nothing yet. No number in this book was measured here; {len(wanted)} measurements "
@@ -280,10 +283,92 @@ def measured(records: list[dict], wanted: list[dict]) -> str:
         )
     completed = sum(record.get("outcome") == "completed" for record in records)
     machines = len({str(record.get("machine")) for record in records})
-    return (
+    paragraphs = [
         f"{_counted(len(records), 'record')} from {_counted(machines, 'machine')}, of which "
         f"{completed} completed."
+    ]
+    if rows is None or rows.empty:
+        return paragraphs[0]
+    # Records of one instrument alone leave out what the others tell.
+    for machine, part in rows.reindex(columns=rows.columns.union(_LAB)).groupby("machine"):
+        said = [*_factorial(part), *_fitted(part), *_held(part)]
+        paragraphs.append(f"On {machine}: {' '.join(said)}")
+    return "\n\n".join(paragraphs)
+
+
+_LAB = ["cap", "cell", "connector", "formula", "process", "shape", "stage", "tier", "tokens", "way"]
+
+
+def _factorial(rows: pd.DataFrame) -> list[str]:
+    """What cap and connector do to the cache, whether answers stay right, and what died."""
+    cached = rows[rows.quantity == "cached_tokens"]
+    if cached[cached.stage == "evicted"].empty:
+        return []
+    counts = cached[cached.stage == "evicted"].groupby("cell").value.agg(["min", "max"])
+    names = {"fits, none": "the cap alone", "fits, lmcache": "cap and LMCache"}
+    told = [
+        f"{_span(counts['min'][cell], counts['max'][cell])} with {name}"
+        for cell, name in names.items()
+        if cell in counts.index
+    ]
+    sentences = [
+        f"after others had pushed a prompt out, {_listed(told)} of its tokens were cached."
+    ]
+    agree = rows[rows.quantity == "logprob_difference"]
+    right = agree[~agree.stage.isin(["one token differs", "spoiled disk"])]
+    wrong = agree[agree.stage == "spoiled disk"]
+    if len(right):
+        sentences.append(
+            f"Log-probabilities differed by {right.value.max():.1g} at most over all living cells"
+            + (f", and by {_shown(wrong.value.min())} from a spoiled cache." if len(wrong) else ".")
+        )
+    both = cached[(cached.cap == "fits") & (cached.connector == "lmcache")]
+    died = both[both.stage == "start"]
+    sentences.append(
+        "The paper's hypothesis, that cap and connector conflict, "
+        + ("is not borne out: they start and serve together." if died.empty else "holds here.")
     )
+    small = cached[(cached.stage == "start") & (cached.cap == "too small")]
+    if len(small):
+        sentences.append(
+            f"A cap that is too small dies at start with the paper's message; what tells the cause "
+            f"was written by {_listed(sorted(set(small.process)))}."
+        )
+    return sentences
+
+
+def _shown(value: float) -> str:
+    return f"{value:.1g}" if math.isfinite(value) else "more than half of the likeliest tokens"
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+
+
+def _fitted(rows: pd.DataFrame) -> list[str]:
+    """Fixed overhead and rate of the tiers, over runs."""
+    parts = []
+    here = rows[(rows.quantity == "fitted_bytes_per_s") & (rows["shape"] == "canary")]
+    for (tier, way), part in here.groupby(["tier", "way"]) if len(here) else ():
+        low, high = part.value.min(), part.value.max()
+        name = tier if way in ("copy", "get") else f"{tier} ({way})"
+        parts.append(f"{name} {_size(low)}/s" + (f" to {_size(high)}/s" if high > low else ""))
+    return [f"Prefixes come back at these rates, lowest and highest run: {'; '.join(parts)}."] * (
+        len(parts) > 0
+    )
+
+
+def _held(rows: pd.DataFrame) -> list[str]:
+    """How far formulas set by one run are from another run."""
+    parts = []
+    ratios = rows[rows.quantity == "ratio"]
+    for formula, part in ratios.groupby("formula") if len(ratios) else ():
+        low, middle, high = part.value.quantile([0.1, 0.5, 0.9])
+        parts.append(f"{formula} {middle:.2f} ({low:.2f} to {high:.2f})")
+    return [
+        f"Measured over predicted, the formula set by another run, median and 10 to 90 %: "
+        f"{'; '.join(parts)}."
+    ] * (len(parts) > 0)
 
 
 def _counted(count: int, noun: str) -> str:

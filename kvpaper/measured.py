@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvpaper import formulas
+from kvpaper.formulas import recovery, slack
 from kvpaper.lab import weights
 
 Record = Mapping[str, Any]
@@ -144,11 +144,9 @@ def cells(records: Iterable[Record]) -> list[Row]:
     """Cached tokens by cell of the 2x2 and stage; of a cell that died, what said so."""
     rows = []
     for record in _factorial(records):
-        at, asked = _cell(record), record["parameters"]
+        at = {**_cell(record), "tokens": record["parameters"]["tokens"]}
         rows += [
-            _row(
-                "cached_tokens", min(row["values"]), stage=row["stage"], tokens=asked["tokens"], **at
-            )
+            _row("cached_tokens", min(row["values"]), stage=row["stage"], **at)
             for row in record["rows"]
             if row["quantity"] == "cached_tokens"
         ]
@@ -229,7 +227,7 @@ def _fetch_ratios(records: list[Record]) -> list[Row]:
         place = tuple(row[name] for name in _PLACE)
         other = next((fitted[w] for w in fitted if w[:-1] == place and w[-1] != row["run"]), None)
         if row["quantity"] == "fetch_time_s" and other:
-            predicted = formulas.fetch_time(
+            predicted = recovery.fetch_time(
                 row["bytes"], other["fitted_bytes_per_s"], other["fitted_latency_s"]
             )
             at = {"on": f"{row['tier']}, {row['way']}", "bytes": row["bytes"], "run": row["run"]}
@@ -252,12 +250,12 @@ def _first_token_ratios(records: list[Record]) -> list[Row]:
         at = {"machine": key["machine"], "run": key["run"], "tokens": key["prompt_tokens"]}
         if engine and behind and (key["machine"], "fitted_latency_s") in fitted:
             cached = told["connector", "cached_tokens"]["value"]
-            fetch_s = formulas.fetch_time(
+            fetch_s = recovery.fetch_time(
                 cached * engine["token_bytes"],
                 fitted[key["machine"], "fitted_bytes_per_s"],
                 fitted[key["machine"], "fitted_latency_s"],
             )
-            predicted = formulas.ttft(0.0, fetch_s, engine["value"], 0.0)
+            predicted = slack.ttft(0.0, fetch_s, engine["value"], 0.0)
             on = f"{key['model']}, hit in LMCache's DRAM"
             rows.append(_row("ratio", behind["value"] / predicted, formula="ttft", on=on, **at))
     return rows
@@ -285,7 +283,7 @@ def _recompute_ratios(records: list[Record]) -> list[Row]:
 
 
 def _prefill_flops(row: Row) -> float:
-    return formulas.recompute_time(
+    return recovery.recompute_time(
         row["prompt_tokens"],
         0,
         active_params=row["active_params"],
@@ -310,7 +308,7 @@ def _transfer_ratios(records: list[Record]) -> list[Row]:
                 [other["bytes"] for other in others], [other["value"] for other in others]
             )
             # These engines send when the prefill has ended: one layer stands for that.
-            predicted = formulas.visible_transfer_time(
+            predicted = slack.visible_transfer_time(
                 row["bytes"], fit["bytes_per_s"], fit["latency_s"], layers=1, prefill_time_s=0.0
             )
             at = {"tokens": row["prompt_tokens"], "run": row["run"], "machine": key["machine"]}

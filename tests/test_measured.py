@@ -1,0 +1,154 @@
+"""Records to rows: the fit on data whose latency and rate are known, and what is held apart."""
+
+import numpy as np
+import pytest
+
+from kvpaper import answers, measured, results
+
+BYTES = 12_288.0 * 2 ** np.arange(7, 18)
+LATENCY_S, RATE = 150e-6, 2.7e9
+MACHINE = {"processor": "EPYC", "cores": 2, "memory_bytes": 24 << 30, "gpus": []}
+
+
+def test_theory_exact_times_give_latency_and_rate_back():
+    fit = measured.fit_fetch_time(BYTES, LATENCY_S + BYTES / RATE)
+    assert fit["latency_s"] == pytest.approx(LATENCY_S, rel=1e-9)
+    assert fit["bytes_per_s"] == pytest.approx(RATE, rel=1e-9)
+    assert fit["residual"] < 1e-9
+
+
+def test_theory_the_interval_holds_the_truth_as_often_as_it_says():
+    draw = np.random.default_rng(5)
+    trials, held = 400, np.zeros(2)
+    for _ in range(trials):
+        noise = 1 + 0.05 * draw.standard_normal(BYTES.size)
+        fit = measured.fit_fetch_time(BYTES, (LATENCY_S + BYTES / RATE) * noise)
+        for place, (name, truth) in enumerate((("latency_s", LATENCY_S), ("bytes_per_s", RATE))):
+            held[place] += fit[f"{name}_low"] <= truth <= fit[f"{name}_high"]
+    error = np.sqrt(0.95 * 0.05 / trials)
+    # Weights by the noisy times themselves cost a little of the coverage.
+    assert (np.abs(held / trials - 0.95) < 3 * error + 0.01).all()
+
+
+def test_a_bend_shows_in_the_residual():
+    bent = LATENCY_S + BYTES / np.where(BYTES > 1e8, RATE / 3, RATE)
+    assert measured.fit_fetch_time(BYTES, bent)["residual"] > 0.2
+
+
+def record(instrument, rows, parameters=None, machine=MACHINE, start="2026-01-01", **more):
+    told = {"instrument": instrument, "rows": rows, "machine": machine, "started_at": start}
+    return {**told, "parameters": parameters or {}, "outcome": "completed", **more}
+
+
+def row(quantity, values, **at):
+    return {"quantity": quantity, "unit": "", "kind": "measured", "warmups": [], **at} | {
+        "values": values
+    }
+
+
+def tier_record(rate, machine=MACHINE, start="2026-01-01"):
+    at = {"tier": "disk", "way": "direct", "shape": "canary", "to": "cpu"}
+    rows = [
+        row("fetch_time_s", [LATENCY_S + size / rate] * 3, tokens=size / 12_288, bytes=size, **at)
+        for size in BYTES
+    ]
+    return record("tiers", rows, machine=machine, start=start)
+
+
+def test_a_formula_is_set_by_one_run_and_held_against_another():
+    rows = measured.ratios([tier_record(RATE), tier_record(2 * RATE, start="2026-01-02")])
+    at_the_end = {one["run"]: one["value"] for one in rows if one["bytes"] == BYTES[-1]}
+    assert at_the_end[1] == pytest.approx(2, rel=0.01)
+    assert at_the_end[2] == pytest.approx(0.5, rel=0.01)
+
+
+def test_one_run_alone_is_held_against_nothing():
+    assert measured.ratios([tier_record(RATE)]) == []
+
+
+def test_machines_are_never_pooled():
+    other = {**MACHINE, "gpus": [{"name": "H200"}]}
+    found = [tier_record(RATE), tier_record(RATE / 4, machine=other, start="2026-01-02")]
+    assert measured.ratios(found) == []
+    fits = [one for one in measured.fits(found) if one["quantity"] == "fitted_bytes_per_s"]
+    rates = {one["machine"]: one["value"] for one in fits}
+    assert rates["EPYC, 2 cores, 24 GiB"] == pytest.approx(RATE)
+    assert rates["H200, EPYC, 2 cores, 24 GiB"] == pytest.approx(RATE / 4)
+
+
+def test_a_run_that_did_not_complete_gives_no_number():
+    found = tier_record(RATE) | {"outcome": "interrupted"}
+    assert measured.everything([found]) == []
+
+
+def cell(cap, connector, stages, logprobs, **more):
+    parameters = {"cap": cap, "connector": connector, "tokens": 1024}
+    parameters["engine"] = {"model": ".cache/lab/canary-abc", "dtype": "float32"}
+    rows = [row("cached_tokens", [tokens], stage=stage) for stage, tokens in stages.items()]
+    for stage, values in logprobs.items():
+        rows.append(row("logprob", values, stage=stage, prompt=0, tokens="t1 t2 t3"))
+    return record("factorial", rows, parameters, **more)
+
+
+@pytest.fixture
+def two_by_two():
+    line = {"process": "EngineCore", "file": "engine.log", "line": 73, "text": "ValueError"}
+    cause = {"cause": "kv_cache", "kind": "kv_cache_too_small", "evidence": [line]}
+    right = {"first": [-1.0, -2.0, -3.0]}
+    return [
+        cell("none", "none", {"first": 0, "evicted": 896}, right),
+        cell("fits", "none", {"first": 0, "evicted": 0}, {"first": [-1.0, -2.0, -3.000001]}),
+        cell("fits", "lmcache", {"first": 0, "evicted": 1023}, right),
+        cell("none", "spoiled", {"spoiled disk": 1023}, {"spoiled disk": [-1.5, -2.0, -3.0]}),
+        cell("too small", "none", {}, {}, outcome="failed", cause=cause),
+    ]
+
+
+def test_cells_and_their_agreement(two_by_two):
+    counts = {(one["cell"], one["stage"]): one["value"] for one in measured.cells(two_by_two)}
+    assert counts["fits, none", "evicted"] == 0
+    assert counts["fits, lmcache", "evicted"] == 1023
+    worst = {one["cell"]: one["value"] for one in measured.agreement(two_by_two)}
+    assert worst["fits, none"] == pytest.approx(1e-6)
+    assert worst["none, spoiled"] == pytest.approx(0.5)
+
+
+def test_an_answer_without_the_reference_is_compared_with_nothing(two_by_two):
+    assert measured.agreement(two_by_two[1:]) == []
+
+
+def test_other_tokens_than_the_likeliest_are_no_agreement():
+    told = [{"t1": -1.0, "t9": -2.0, "t8": -3.0}]
+    assert measured._difference(told, [{"t1": -1.0, "t2": -2.0, "t3": -3.0}]) == np.inf
+
+
+def test_the_answer_follows_from_the_rows(two_by_two):
+    said = answers.measured(two_by_two, [], results.table(measured.everything(two_by_two)))
+    assert "5 records from 1 machine, of which 4 completed." in said
+    assert "0 with the cap alone and 1,023 with cap and LMCache" in said
+    assert "is not borne out" in said
+    assert "EngineCore" in said
+    assert "differed by 1e-06 at most" in said
+    assert "by 0.5 from a spoiled cache" in said
+
+
+def split_record(start, step_s=0.02, rate=1e9):
+    rows = [row("tpot_s", [step_s] * 3, part="calibration", batch=1, context_tokens=256)]
+    for tokens in (128, 256, 512, 1024):
+        at = {"part": "proof", "prompt_tokens": tokens}
+        moved_s = 0.005 + tokens * 8192 / rate
+        rows.append(row("prefill_s", [0.1], split="two engines", **at))
+        rows.append(row("ttft_s", [0.1 + moved_s + step_s], split="two engines", **at))
+        rows.append(row("ttft_s", [0.1], split="one engine", **at))
+    engine = {"model": ".cache/lab/small-moe-abc", "dtype": "float32"}
+    return record("disagg", rows, {"connector": "nixl", "engine": engine}, start=start)
+
+
+def test_a_transfer_is_what_neither_prefill_nor_step_explains():
+    found = [split_record("2026-01-01"), split_record("2026-01-02", rate=0.5e9)]
+    times = {(one["run"], one["prompt_tokens"]): one["value"] for one in measured.transfers(found)}
+    assert times[1, 1024] == pytest.approx(0.005 + 1024 * 8192 / 1e9)
+    rows = [one for one in measured.ratios(found) if one["formula"] == "visible_transfer_time"]
+    assert {one["run"] for one in rows} == {1, 2}
+    last = next(one for one in rows if one["run"] == 2 and one["tokens"] == 1024)
+    assert last["value"] == pytest.approx(times[2, 1024] / times[1, 1024])
