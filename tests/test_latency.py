@@ -34,10 +34,7 @@ def test_files_are_those_that_were_derived():
 
 
 def test_the_instances_are_those_of_the_script_that_derives_them():
-    derive = script("derive")
-    declared = {
-        name: (parallelism, element) for name, _, _, parallelism, element in derive.instances()
-    }
+    declared = {each[0]: each[3:] for each in DERIVE["instances"]()}
     assert declared == {each.name: (each.parallelism, each.element) for each in INSTANCES.values()}
     for name, (parallelism, _) in declared.items():
         ranks = DERIVE["ranks"](parallelism)
