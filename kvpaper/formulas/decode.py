@@ -16,8 +16,10 @@ def weight_bytes(batch, total_params, active_params, expert_share, weight_elemen
 
     Equation
     --------
-    S_{\text{w}} = e_{\text{w}} \left( A_{\text{all}} -
-    \left( A_{\text{all}} - A \right) \left( 1 - \kappa \right)^{n_{\text{batch}} - 1} \right)
+    \begin{aligned}
+    S_{\text{w}} &= e_{\text{w}}\, ( A_{\text{all}} \\
+    &\quad - ( A_{\text{all}} - A ) ( 1 - \kappa )^{n_{\text{batch}} - 1} )
+    \end{aligned}
 
     Parameters
     ----------
@@ -43,9 +45,11 @@ def decode_step_time(
 
     Equation
     --------
-    T_{\text{step}} = T_{\text{launch}} + \max\left(
-    \frac{S_{\text{w}} + n_{\text{batch}}\, S}{B_{\text{read}}},\,
-    \frac{2\, A\, n_{\text{batch}}}{F} \right)
+    \begin{aligned}
+    T_{\text{step}} &= T_{\text{launch}} + \max ( T_{\text{m}}, T_{\text{f}} ) \\
+    T_{\text{m}} &= \frac{S_{\text{w}} + n_{\text{batch}}\, S}{B_{\text{read}}} \\
+    T_{\text{f}} &= \frac{2\, A\, n_{\text{batch}}}{F}
+    \end{aligned}
 
     Parameters
     ----------

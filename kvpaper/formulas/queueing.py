@@ -75,8 +75,7 @@ def late_share(ttft_slack_s, queue_wait_s, wait_probability):
     Equation
     --------
     P_{\text{late}} = \begin{cases}
-    P_{\text{wait}} \exp\left(- \frac{P_{\text{wait}}\, \sigma}{T_{\text{wait}}} \right)
-    & \sigma \ge 0 \\
+    P_{\text{wait}}\, e^{- P_{\text{wait}} \sigma / T_{\text{wait}}} & \sigma \ge 0 \\
     1 & \sigma < 0
     \end{cases}
 
