@@ -139,6 +139,22 @@ def page(name: str) -> dict[str, Any]:
     }
 
 
+def script(name: str) -> str:
+    """The whole script of the page, for the book of this scenario.
+
+    Raises
+    ------
+    InputError
+        If a scenario or a model cannot be read, or a function cannot be translated.
+    """
+    parts = [
+        program(tables(scenario.load(name))),
+        (_HERE / "page.js").read_text("utf-8"),
+        f"show({literal(page(name))});",
+    ]
+    return "\n".join(["(() => {", '"use strict";', *parts, "})();", ""])
+
+
 class calculator(nodes.General, nodes.Element):
     """The place of the page."""
 
@@ -161,21 +177,13 @@ class Calculator(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         try:
-            name = self.config.kvpaper_scenario
-            script = "\n".join(
-                [
-                    program(tables(scenario.load(name))),
-                    (_HERE / "page.js").read_text("utf-8"),
-                    f"show({literal(page(name))});\n",
-                ]
-            )
+            made = script(self.config.kvpaper_scenario)
         except InputError as error:
             _LOGGER.warning("calculator: %s", error, location=self.get_location())
             return []
         static = Path(self.env.app.outdir, "_static")
         static.mkdir(parents=True, exist_ok=True)
-        wrapped = f"(() => {{\n{script}}})();\n"
-        (static / "calculator.js").write_text(wrapped, encoding="utf-8")
+        (static / "calculator.js").write_text(made, encoding="utf-8")
         style = (_HERE / "calculator.css").read_text("utf-8")
         (static / "calculator.css").write_text(style, encoding="utf-8")
         return [calculator()]

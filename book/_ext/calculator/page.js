@@ -259,7 +259,7 @@ function show(page) {
     });
     const field = make("input", {
       type: "number", step: "any", min: control.zero ? 0 : null, inputmode: "decimal",
-      "aria-label": control.unit ? `${control.label} [${control.unit}]` : control.label,
+      "aria-label": `${capital(control.label)} [${control.unit || "1"}]`,
       onchange: () => {
         const given = field.value.trim() === "" ? undefined : Number(field.value);
         const fits = given === undefined || (Number.isFinite(given) && (given > 0 || (given === 0 && low === 0)));
@@ -700,11 +700,10 @@ function show(page) {
 
   // One pass from the setting to the page; what takes longer follows when the hand rests.
 
-  let current = null;
   let resting = 0;
   const update = () => {
     const scenario = made();
-    current = scenario;
+    root.scenario = scenario; // for whoever looks from the console
     refreshChoices(scenario);
     const answers = Object.fromEntries(
       ["sizes", "recoveries", "loads", "slacks", "costs", "capacities", "intervals"].map((name) =>
@@ -768,6 +767,6 @@ function show(page) {
     update();
   };
   addEventListener("hashchange", read);
-  new ResizeObserver(() => current && update()).observe(results);
   read();
+  new ResizeObserver(update).observe(results);
 }

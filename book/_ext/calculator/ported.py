@@ -24,9 +24,11 @@ ANSWERS = (
 _READERS = {
     latency.prefill_table: "$tables",
     latency.instances: "$instances",
-    latency.usual: "$usual",
     models.load: "$models",
 }
+
+
+_VALUES = (models.Model, models.LayerGroup, latency.Instance, latency.PrefillTable)
 
 
 def translation() -> Translation:
@@ -37,10 +39,9 @@ def translation() -> Translation:
     InputError
         If one cannot be translated; it names file and line.
     """
-    translated = Translation(_READERS)
+    translated = Translation(_READERS, _VALUES)
     for function in ANSWERS:
         translated.add(function)
-    translated.add_class(latency.PrefillTable, "prefill_time")
     return translated
 
 
@@ -55,19 +56,16 @@ def program(instances: list[str]) -> str:
     translated = translation()
     public = ", ".join(f"{function.__name__}: {translated.add(function)}" for function in ANSWERS)
     prefills = ", ".join(
-        f"{literal(name)}: latency$PrefillTable({_fields(latency.prefill_table(name))})"
-        for name in instances
+        f"{literal(name)}: {_fields(latency.prefill_table(name))}" for name in instances
     )
     shipped = {name: dataclasses.asdict(models.load(name)) for name in data.names("models")}
     rows = {name: dataclasses.asdict(latency.instances()[name]) for name in instances}
-    usual = [dataclasses.asdict(instance) for instance in latency.usual()]
     return "\n".join(
         [
             (HERE / "runtime.js").read_text("utf-8"),
             translated.text(),
             f"const $tables = ((all) => (name) => all[name])({{{prefills}}});",
             f"const $instances = ((all) => () => all)({literal(rows)});",
-            f"const $usual = ((all) => () => all)({literal(usual)});",
             f"const $models = ((all) => (name) => all[name])({literal(shipped)});",
             f"const formulas = {{{public}}};",
         ]

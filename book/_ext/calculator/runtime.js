@@ -96,8 +96,8 @@ const $ = (() => {
     const slow = elementwise(f);
     return (a, b) => {
       if (typeof a === "number" && typeof b === "number") return f(a, b);
-      const known = (x) => isScalar(x) || x instanceof Nd;
-      return known(a) && known(b) ? slow(a, b) : other(a, b);
+      if (isScalar(a) && isScalar(b)) return slow(a, b);
+      return a instanceof Nd || b instanceof Nd ? slow(a, b) : other(a, b);
     };
   };
   const areTexts = (a, b) => typeof a === "string" && typeof b === "string";
@@ -175,8 +175,12 @@ const $ = (() => {
       if (name === "size") return dataOf(x).length;
       if (name === "shape") return shapeOf(x);
       if (name === "flat") return dataOf(x);
-    } else if (x !== null && x !== undefined && x[name] !== undefined) {
-      return x[name];
+    } else if (x !== null && x !== undefined) {
+      if (x[name] !== undefined) return x[name];
+      if (isPlain(x) && Object.hasOwn(properties, name)) return properties[name](x);
+      if (isPlain(x) && (Object.hasOwn(methods, name) || Object.hasOwn(METHODS, name))) {
+        return (...given) => method(x, name, ...given);
+      }
     }
     return fail(`no attribute ${name}`, x);
   };
@@ -199,9 +203,14 @@ const $ = (() => {
   };
   const cut = (x, by, at, otherwise) =>
     at < 0 ? otherwise : [x.slice(0, at), by, x.slice(at + by.length)];
+  // Of value objects, as functions of the object: a translation adds its own.
+  const methods = {};
+  const properties = {};
   const method = (x, name, ...given) => {
-    const own = x !== null && typeof x === "object" && typeof x[name] === "function";
-    if (own && !Array.isArray(x)) return x[name](...given);
+    if (x !== null && isPlain(x)) {
+      if (typeof x[name] === "function") return x[name](...given);
+      if (Object.hasOwn(methods, name)) return methods[name](x, ...given);
+    }
     if (!Object.hasOwn(METHODS, name) || x === null) return fail(`no method ${name}`, x);
     return METHODS[name](x, ...given);
   };
@@ -366,7 +375,7 @@ const $ = (() => {
 
   return {
     ...{ ValueError, InputError, Nd, ELLIPSIS, np, math, asarray },
-    ...{ truth, iter, unpack, item, attr, method, contains, named, format },
+    ...{ truth, iter, unpack, item, attr, method, methods, properties, contains, named, format },
     ...{ add, lt, gt, eq, invert },
     builtins,
     sub: operator((a, b) => a - b),
@@ -384,7 +393,9 @@ const $ = (() => {
     set: (x, key, value) => {
       x[Array.isArray(x) ? place(key, x.length) : key] = value;
     },
-    slice: (x, from, to) =>
-      (typeof x === "string" ? x : iter(x)).slice(from ?? 0, to ?? undefined),
+    slice: (x, from, to) => {
+      const part = (typeof x === "string" ? x : iter(x)).slice(from ?? 0, to ?? undefined);
+      return x instanceof Nd ? asarray(part) : part;
+    },
   };
 })();

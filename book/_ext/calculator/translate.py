@@ -8,11 +8,13 @@ than the package. There is no second copy of an equation to keep in step.
 
 import ast
 import builtins
+import dataclasses
 import inspect
 import json
 import math
 import textwrap
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
@@ -41,6 +43,8 @@ BUILTINS = {
     "zip": ("strict",),
 }
 _ROOMS = {np: ("np", NUMPY), math: ("math", MATH), builtins: ("builtins", BUILTINS)}
+# Exact fractions are floats here, of as many digits as the float that they end in.
+_NUMBERS = {object: "float", Fraction: "float"}
 _EXCEPTIONS = {ValueError: "$.ValueError", InputError: "$.InputError"}
 _BINARY = {
     ast.Add: "add",
@@ -104,11 +108,16 @@ class Translation:
     ----------
     provided : dict
         Functions that read files, by the JavaScript that stands in for them.
+    classes : tuple of type
+        Value objects whose methods and properties may be called: in JavaScript these are plain
+        objects of their fields.
     """
 
-    def __init__(self, provided: dict[Callable, str]) -> None:
+    def __init__(self, provided: dict[Callable, str], classes: tuple[type, ...] = ()) -> None:
         self._provided = {inspect.unwrap(function): text for function, text in provided.items()}
+        self._classes = classes
         self._texts: dict[str, str] = {}
+        self._members: dict[str, dict[str, str]] = {"methods": {}, "properties": {}}
         self.functions: dict[str, Callable] = {}
 
     def add(self, function: Callable) -> str:
@@ -129,22 +138,31 @@ class Translation:
             self._texts[name] = _Function(self, function).text(name)
         return name
 
-    def add_class(self, cls: type, *methods: str) -> str:
-        """Translate methods of a class; an object of it is made from a mapping of its fields."""
-        bound = "".join(
-            f"  self.{name} = (...given) => {self.add(vars(cls)[name])}(self, ...given);\n"
-            for name in methods
-        )
-        name = f"{cls.__module__}.{cls.__qualname__}".removeprefix("kvpaper.").replace(".", "$")
-        self._texts[name] = (
-            f"function {name}(fields) {{\n  const self = Object.assign(Object.create({name}"
-            f".prototype), fields);\n{bound}  return self;\n}}\n"
-        )
-        return name
+    def add_member(self, name: str) -> FunctionType | property | None:
+        """Translate the method or property of this name, where one value object has it."""
+        found = [vars(cls)[name] for cls in self._classes if name in vars(cls)]
+        members = [each for each in found if isinstance(each, FunctionType | property)]
+        if len(members) != 1:
+            return None
+        (member,) = members
+        is_property = isinstance(member, property)
+        table = self._members["properties" if is_property else "methods"]
+        table[name] = self.add(member.fget if is_property else member)
+        return member
 
     def text(self) -> str:
         """All of it as one script, after ``runtime.js``."""
-        return "\n".join(self._texts[name] for name in sorted(self._texts))
+        members = (
+            f"$.{kind}.{name} = {known[name]};\n"
+            for kind, known in self._members.items()
+            for name in sorted(known)
+        )
+        return "\n".join([*(self._texts[name] for name in sorted(self._texts)), *members])
+
+
+def _is_ours(value: object) -> bool:
+    function = inspect.unwrap(value)
+    return isinstance(function, FunctionType) and function.__module__.startswith("kvpaper")
 
 
 class _Function:
@@ -358,7 +376,7 @@ class _Function:
             return exception
         if room := self._room(known):
             return f"$.{room[0]}.{room[1]}"
-        if isinstance(inspect.unwrap(known), FunctionType):
+        if _is_ours(known):
             return self._translation.add(known)
         try:
             return literal(known)
@@ -369,6 +387,8 @@ class _Function:
     @staticmethod
     def _room(known: Any) -> tuple[str, str, tuple[str, ...]] | None:
         """Where the runtime has a function, under which name, and its keywords."""
+        if isinstance(known, type) and known in _NUMBERS:
+            return "builtins", _NUMBERS[known], ()
         for module, (room, table) in _ROOMS.items():
             for name, keywords in table.items():
                 if known is getattr(module, name):
@@ -404,6 +424,7 @@ class _Function:
     def _as_Attribute(self, node: ast.Attribute) -> str:
         if isinstance(self._known(node.value), ModuleType):
             self._refuse(node, ast.unparse(node), "something that the module has")
+        self._translation.add_member(node.attr)
         return f'$.attr({self._value(node.value)}, "{node.attr}")'
 
     def _as_BinOp(self, node: ast.BinOp) -> str:
@@ -524,20 +545,16 @@ class _Function:
         heads, tails = "", ""
         for position, part in enumerate(generators):
             source = f"$.iter({self._value(part.iter)})" if position else "$first"
-            unpacked = (
-                f"$.unpack($each, {len(part.target.elts)})"
-                if isinstance(part.target, ast.Tuple)
-                else "$each"
-            )
-            heads += f"for (const $each of {source}) {{ const {self._target(part.target)} = "
-            heads += f"{unpacked}; "
+            each = self._assigned(part.target, "$each").strip()
+            heads += f"for (const $each of {source}) {{ {each} "
             for condition in part.ifs:
                 heads += f"if (!{self._truth(condition)}) continue; "
             tails += " }"
         value = shape.format(", ".join(map(self._value, made)))
         self._scopes.pop()
+        declared = ", ".join(map(_mangled, dict.fromkeys(names)))
         return (
-            f"(($first) => {{ const $made = []; {heads}$made.push({value});{tails} "
+            f"(($first) => {{ let {declared}; const $made = []; {heads}$made.push({value});{tails} "
             f"return $made; }})($.iter({first}))"
         )
 
@@ -547,20 +564,26 @@ class _Function:
         called = self._known(node.func)
         if called is isinstance:
             return self._is_instance(node)
+        if called is dataclasses.replace:
+            return self._replaced(node)
         if exception := self._exception(node.func):
             return f"new {exception}({self._positional(node)})"
         if room := self._room(called):
             return self._runtime_call(node, *room)
-        if called is not None and isinstance(inspect.unwrap(called), FunctionType):
+        if _is_ours(called):
             name, signature = self._translation.add(called), inspect.signature(called)
             parameters = list(signature.parameters.values())
             return f"{name}({self._bound(node, parameters)})"
         if called is not None:
             self._refuse(node, f"a call of {ast.unparse(node.func)}", "a function of the package")
         if isinstance(node.func, ast.Attribute):
-            given = self._positional(node)
-            receiver = self._value(node.func.value)
-            return f'$.method({receiver}, "{node.func.attr}"{", " if given else ""}{given})'
+            name, receiver = node.func.attr, self._value(node.func.value)
+            method = self._translation.add_member(name)
+            if isinstance(method, FunctionType):
+                given = self._bound(node, list(inspect.signature(method).parameters.values())[1:])
+            else:
+                given = self._positional(node)
+            return f'$.method({receiver}, "{name}"{", " if given else ""}{given})'
         return f"{self._value(node.func)}({self._positional(node)})"
 
     def _positional(self, node: ast.Call) -> str:
@@ -573,6 +596,14 @@ class _Function:
         if kind is None:
             self._refuse(node, "isinstance", "one of an exception")
         return f"({self._value(node.args[0])} instanceof {kind})"
+
+    def _replaced(self, node: ast.Call) -> str:
+        """A copy of a value object with some fields changed."""
+        fields = [f"...{self._value(node.args[0])}"]
+        for keyword in node.keywords:
+            name = f"{keyword.arg}: " if keyword.arg else "..."
+            fields.append(name + self._value(keyword.value))
+        return f"({{{', '.join(fields)}}})"
 
     def _runtime_call(self, node: ast.Call, room: str, name: str, keywords: tuple[str, ...]) -> str:
         given = [self._listed(argument) for argument in node.args]
