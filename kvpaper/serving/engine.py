@@ -38,7 +38,7 @@ REQUEST = np.dtype(
         ("engine", "i4"), ("target", "i4"), ("after", "i4"), ("landing_after", "i4"),
         ("started", "b1"),
         ("pending", "i4"), ("cut", "i4", (LEVELS,)), ("taken", "i4"), ("front", "i4"),
-        ("todo", "i8"), ("base", "i8"), ("take", "i8"), ("work", "i8"), ("work_left", "i8"),
+        ("todo", "i8"), ("behind", "i8"), ("part", "i8"), ("work", "i8"), ("work_left", "i8"),
         ("room", "i4"), ("need", "i4"), ("share_s", "f8"), ("serve_s", "f8"), ("end_s", "f8"),
         ("written_from", "i4", (6,)), ("written_to", "i4", (6,)),
         # Outcome.
@@ -312,8 +312,8 @@ def _start(w, e, r, t, two_ended):
     _plan(w, e, r, two_ended)
     q.started = True
     q.engine = e
-    pin(w.links, w.engine, e, ids)
     x.private += q.room
+    pin(w.links, w.engine, e, ids)
     for k in range(w.rules[0].tiers):
         refresh(w.links, w.unit[x.unit[k]].store, ids)
     q.hit[0] = _tokens_between(w, r, 0, q.cut[0])
@@ -336,10 +336,10 @@ def _set_todo(w, r):
     """Tokens of the phase to come: the front of a two-ended recovery, then what is new."""
     q = w.request[r]
     if q.front:
-        q.todo, q.base = q.front * w.rules[0].block, q.cut[0] * w.rules[0].block
+        q.todo, q.behind = q.front * w.rules[0].block, q.cut[0] * w.rules[0].block
     else:
         q.todo = _rest(w, r, q.cut[q.taken])
-        q.base = q.input - q.todo
+        q.behind = q.input - q.todo
 
 
 # Routing
@@ -547,7 +547,7 @@ def _next_period(w, e, t):
             if r >= 0:
                 q = w.request[r]
                 _serve(w, e, r, t)
-                took = _prefill(w, q.todo, q.base)
+                took = _prefill(w, q.todo, q.behind)
                 q.prefill_s += took
                 x.prefill_busy_s += took
                 x.work -= q.work_left
@@ -582,11 +582,11 @@ def _mix(w, e, t):
         q = w.request[r]
         _serve(w, e, r, t)
         take = min(left, q.todo)
-        cached += take * q.base
+        cached += take * q.behind
         new += take
         left -= take
-        q.take = take
-        q.base += take
+        q.part = take
+        q.behind += take
         q.todo -= take
         if q.todo:
             current = r
@@ -619,8 +619,8 @@ def _mix(w, e, t):
 def _charge(w, x, r, seconds, tokens):
     """A request's share of a mixed step, and of the work that it still means to the router."""
     q = w.request[r]
-    q.prefill_s += seconds * q.take / tokens
-    done = q.work_left if q.todo == 0 else q.work_left * q.take // (q.take + q.todo)
+    q.prefill_s += seconds * q.part / tokens
+    done = q.work_left if q.todo == 0 else q.work_left * q.part // (q.part + q.todo)
     x.work -= done
     q.work_left -= done
 
