@@ -17,10 +17,12 @@ import json
 import os
 import resource
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -102,6 +104,8 @@ class Run:
         now = datetime.now(UTC)
         self.path = runs / f"{instrument}-{now:%Y%m%dT%H%M%S%f}-{checksum[:8]}"
         self.folder, self._marker = folder, secrets.token_hex(16)
+        # Short, since sockets lie in it.
+        self._temporary = f"{tempfile.gettempdir()}/kvpaper-{self._marker[:12]}"
         self._secrets = {*secret_values(os.environ)}
         self.record: dict[str, Any] = {
             "schema_version": records.SCHEMA_VERSION,
@@ -132,12 +136,14 @@ class Run:
         self.path.mkdir(parents=True)
         self._begin, self._events = time.monotonic(), machine.memory_events()
         # Held until this process is gone, however it goes: by that a later run tells what is left.
+        os.mkdir(self._temporary, 0o700)
         self._lock = (self.path / LOCK).open("x", encoding="utf-8")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._write_state()
         with suppress(OSError):  # room for the record, should the disk run full
             (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
         self._log = BoundedLog(self.path / "harness.log", self._secrets)
+        self._shared: set[Path] = set()
         self._watch = Watch(self._marker, lambda one: self._append("processes.jsonl", one))
         self._handlers, self._deferring, self._signalled = {}, False, 0
         if threading.current_thread() is threading.main_thread():
@@ -216,6 +222,7 @@ class Run:
         return {
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
+            "TMPDIR": self._temporary,
             "SPT_NOENV": "1",  # a process that renames itself must not wipe its marker
             "VLLM_LOGGING_CONFIG_PATH": str((self.path / f"{name}.logging.json").resolve()),
             processes.MARKER: f"{self._marker}:{name}",
@@ -345,6 +352,8 @@ class Run:
         patience_s = 40 if outcome == "completed" else 5
         self._end(None, (signal.SIGINT, signal.SIGTERM), patience_s)
         self._watch.finish()
+        processes.remove_unused(self._shared)
+        shutil.rmtree(self._temporary, ignore_errors=True)
         if why:
             self.say(f"{outcome}: {why}")
         now = machine.memory_events()
@@ -375,6 +384,7 @@ class Run:
         """Let every Python process tell by faulthandler where its threads wait, and die of it."""
         for one in self._watch.parts.values():
             one.stopping = True
+        self._shared |= processes.shared_memory(pid for pid, _ in self._watch.alive())
         for identity in self._watch.alive():
             processes.send(identity, signal.SIGABRT)
         self._gone(None, 3)
@@ -385,6 +395,7 @@ class Run:
         if not chosen:
             return
         self._watch.sample()  # what is dead already can be told apart while its parent lives
+        self._shared |= processes.shared_memory(pid for pid, _ in self._watch.alive(part))
         for one in chosen:
             one.stopping = True
         for number in asking:
@@ -440,7 +451,8 @@ class Run:
         return shown
 
     def _write_state(self) -> None:
-        state = {"marker": self._marker, "boot": processes.boot(), "record": self.record}
+        state = {"marker": self._marker, "boot": processes.boot(), "temporary": self._temporary}
+        state["record"] = self.record
         temporary = self.path / f"{STATE}.tmp"
         temporary.write_text(json.dumps(state), encoding="utf-8")
         temporary.replace(self.path / STATE)

@@ -47,10 +47,10 @@ def engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", metavar="NAME@sha256:...", help="a container instead")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--memory-utilization", type=float, default=0.1, metavar="X")
-    parser.add_argument("--kv-cache-bytes", type=count, metavar="N")
+    parser.add_argument("--kv-cache-bytes", type=count, default=1 << 29, metavar="N")
     parser.add_argument("--max-tokens", type=count, default=4096, metavar="N")
     parser.add_argument("--threads", type=count, default=2, metavar="N")
-    parser.add_argument("--start-s", type=float, default=300, metavar="S", help="deadline")
+    parser.add_argument("--start-s", type=float, default=600, metavar="S", help="deadline")
     parser.add_argument("--request-s", type=float, default=120, metavar="S", help="deadline")
 
 

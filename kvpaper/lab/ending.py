@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import sys
 import tempfile
 from contextlib import suppress
@@ -57,6 +58,7 @@ def cause(
     if known[0]:
         answer |= {"cause": known[0], "kind": known[1], "confidence": "high"}
         answer |= {"evidence": [last], "why": why, "next_steps": []}
+        answer["confidence_why"] = "the harness saw it"
     return answer
 
 
@@ -112,6 +114,7 @@ def _recover(path: Path, folder: Path) -> Path:
     same_boot = state["boot"] == processes.boot()
     known = {(one["pid"], one["started"]) for one in noted} if same_boot else set()
     ended = processes.end_strays(state["marker"], known)
+    shutil.rmtree(state["temporary"], ignore_errors=True)
     why = f"the harness was killed; the next start ended {len(ended)} processes that it left"
     print(f"{path.name}: {why}", file=sys.stderr)
     record = state["record"] | {

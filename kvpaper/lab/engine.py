@@ -84,7 +84,7 @@ class Settings:
     threads: int = 2
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    start_s: float = 300
+    start_s: float = 600
     request_s: float = 120
 
     def __post_init__(self) -> None:
@@ -207,10 +207,10 @@ def interpreter(settings: Settings, run: Run) -> list[str]:
     """What runs Python code in the engine's environment: an interpreter or a container."""
     if settings.image is None:
         return [settings.python]
-    shown = [str(run.path.resolve()), str(Path(settings.model).resolve())]
-    passed = [*settings.variables(), *run.variables()]
+    passed = {**settings.variables(), **run.variables()}
+    shown = [str(run.path.resolve()), str(Path(settings.model).resolve()), passed["TMPDIR"]]
     command = ["docker", "run", "--rm", "--init", "--network=host", "--ipc=host"]
-    command += [f"--volume={folder}:{folder}:ro" for folder in shown]
+    command += [f"--volume={folder}:{folder}" for folder in shown]
     command += [f"--env={name}" for name in passed]
     return [*command, "--entrypoint=python3", settings.image]
 

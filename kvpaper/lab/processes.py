@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from kvpaper.errors import InputError
 
 MARKER = "KVPAPER_RUN"
 _PR_SET_CHILD_SUBREAPER = 36
-_PROC = Path("/proc")
+_PROC, _SHM = Path("/proc"), " /dev/shm/"
 # ioctl of a pidfd (Linux 6.15): the exit code even of a process that its parent has reaped.
 _PIDFD_GET_INFO, _PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -132,6 +133,23 @@ def descendants(
     return [table[pid] for pid in sorted(ours)]
 
 
+def shared_memory(pids: Iterable[int]) -> set[Path]:
+    """Files of shared memory that these processes have mapped; a killed process leaves them."""
+    found = set()
+    for pid in pids:
+        with suppress(OSError):
+            text = (_PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
+            found |= {line[line.index(_SHM) + 1 :] for line in text.splitlines() if _SHM in line}
+    return {Path(path) for path in found if not path.endswith(" (deleted)")}
+
+
+def remove_unused(shared: set[Path]) -> None:
+    """Remove the files of shared memory that no process has mapped any more."""
+    left = {path for path in shared if path.exists()}
+    for path in left - shared_memory(everything()) if left else ():
+        path.unlink(missing_ok=True)
+
+
 def become_subreaper() -> None:
     """Let orphans of this process come back to it.
 
@@ -202,7 +220,7 @@ def end_strays(run: str, known: Iterable[tuple[int, int]], deadline_s: float = 1
     list of str
         Names of the processes that were ended.
     """
-    known, ended = set(known), []
+    known, ended, shared = set(known), [], set()
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         ours = [
@@ -210,6 +228,7 @@ def end_strays(run: str, known: Iterable[tuple[int, int]], deadline_s: float = 1
             for one in everything().values()
             if one.state != "Z" and (one.identity in known or part_of(one.pid, run))
         ]
+        shared |= shared_memory(one.pid for one in ours)
         killed = [one.name for one in ours if send(one.identity, signal.SIGKILL)]
         if not killed:
             break
@@ -217,4 +236,5 @@ def end_strays(run: str, known: Iterable[tuple[int, int]], deadline_s: float = 1
         time.sleep(0.1)
         for one in ours:
             reap(one.pid)  # where orphans come to this process
+    remove_unused(shared)
     return ended

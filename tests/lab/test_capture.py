@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import fake_engine
 import pytest
@@ -96,18 +97,24 @@ def test_a_refusal_is_told(places, fake):
 
 @pytest.mark.parametrize("how", ["deaf", "leaves_a_session"])
 def test_what_does_not_want_to_end_is_ended(places, fake, how):
+    shared = Path(f"/dev/shm/kvpaper-test-{os.getpid()}")
     with capture.Run("canary", {}, **places) as one:
-        server = engine.start(one, fake(how))
+        server = engine.start(one, fake(how, environment={"FAKE_SHARED": str(shared)}))
+        assert shared.exists() == (how == "deaf")
+        temporary = Path(one.variables()["TMPDIR"])
+        assert temporary.is_dir()
         one.stop(server.started, 1)
         one.add("x_s", "s", [1.0])
     record = record_of(one)
     assert record["outcome"] == "completed"
+    assert not shared.exists()
+    assert not temporary.exists()
     assert "SIGKILL" in [each["signal"] for each in record["processes"]]
 
 
 def test_a_flood_fills_neither_disk_nor_memory(places, fake):
     size, before = 1 << 30, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    done = run(places, fake("flood", environment={"FAKE_BYTES": str(size)}))
+    done = run(places, fake("flood", start_s=120, environment={"FAKE_BYTES": str(size)}))
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     log = next(log for log in record_of(done)["logs"] if log["name"] == "engine.log")
     assert log["bytes"] < 24 << 20
