@@ -63,6 +63,6 @@ def test_the_numbers_of_a_statement_are_seen():
 def test_prose_states_no_number_of_a_scenario():
     """Numbers of a scenario come from its rows; prose may quote the paper's, and no others."""
     for name, text in {**PAGES, **NOTEBOOKS}.items():
-        code = r"(?ms)^```[^{].*?^```|\{\w+\}`[^`]*`|`[^`]*`|\$[^$]*\$"
+        code = r"(?ms)^```\w.*?^```|\{\w+\}`[^`]*`|`[^`]*`|\$[^$]*\$"
         quoted = statements.QUOTED.get(name.partition(".")[0], set())
         assert statements.numbers(re.sub(code, "", text)) <= quoted, name
