@@ -106,14 +106,12 @@ def public(value: Any) -> Any:
 
 def _private() -> list[tuple[str, str]]:
     """Patterns of what names the owner, and what is shown instead."""
-    here, home, host, user = map(re.escape, (str(Path.cwd()), str(Path.home()), _host(), _user()))
+    here, home, host, user = map(
+        re.escape, (str(Path.cwd()), str(Path.home()), socket.gethostname(), _user())
+    )
     words = [(here, "."), (home, "~"), (host, "[host]"), (user, "[user]")]
     kept = [word for word in words if word[0] not in ("", "/", "root", "localhost")]
     return [(f"{here}/", "")] + [(rf"(?<![\w-]){word}(?![\w-])", shown) for word, shown in kept]
-
-
-def _host() -> str:
-    return socket.gethostname()
 
 
 def _user() -> str:

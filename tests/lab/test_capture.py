@@ -276,7 +276,7 @@ def test_a_record_that_cannot_go_where_it_should_goes_elsewhere(tmp_path):
 
 
 def test_nothing_in_a_record_names_the_machine_or_its_owner(places, fake, monkeypatch):
-    monkeypatch.setattr(machine, "_host", lambda: "hostname-of-mine")
+    monkeypatch.setattr(machine.socket, "gethostname", lambda: "hostname-of-mine")
     with capture.Run(
         "canary", {"at": f"{os.getcwd()}/models", "host": "hostname-of-mine"}, **places
     ) as one:
