@@ -311,8 +311,10 @@ def _factorial(rows: pd.DataFrame) -> list[str]:
         for cell, name in names.items()
         if cell in counts.index
     ]
+    of = cached[cached.stage == "evicted"].tokens.max()
     sentences = [
-        f"after others had pushed a prompt out, {_listed(told)} of its tokens were cached."
+        f"of {of:,.0f} tokens that other prompts had pushed out of the engine, {_listed(told)} were "
+        "still cached."
     ]
     agree = rows[rows.quantity == "logprob_difference"]
     right = agree[~agree.stage.isin(["one token differs", "spoiled disk"])]

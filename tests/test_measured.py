@@ -125,6 +125,7 @@ def test_other_tokens_than_the_likeliest_are_no_agreement():
 def test_the_answer_follows_from_the_rows(two_by_two):
     said = answers.measured(two_by_two, [], results.table(measured.everything(two_by_two)))
     assert "5 records from 1 machine, of which 4 completed." in said
+    assert "of 1,024 tokens" in said
     assert "0 with the cap alone and 1,023 with cap and LMCache" in said
     assert "is not borne out" in said
     assert "EngineCore" in said

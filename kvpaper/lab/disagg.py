@@ -219,7 +219,8 @@ def _count(run: Run, pair: Pair, before: dict[tuple[str, str], float], **at: Any
     """By how much the counters have grown."""
     for (engine_name, counter), value in pair.counters().items():
         grown = value - before.get((engine_name, counter), 0.0)
-        run.add("counter", "", [grown], name=counter, engine=engine_name, **at)
+        if grown:
+            run.add("counter", "", [grown], name=counter, engine=engine_name, **at)
 
 
 def _calibrate(run: Run, pair: Pair, repeats: int) -> None:
