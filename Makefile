@@ -147,7 +147,7 @@ $(BUILD)/inputs/%.json: $(BUILD)/inputs.done ;
 $(BUILD)/notebooks/%.ipynb: notebooks/%.ipynb $(BUILD)/inputs/%.json $(PACKAGE) $(ENV)
 	@$(BIN)/python notebooks/execute.py $(SCENARIO) $*
 
-$(HTML): $(STEMS:%=$(BUILD)/notebooks/%.ipynb) $(BOOK) data/published.csv data/nomenclature.csv
+$(HTML): $(STEMS:%=$(BUILD)/notebooks/%.ipynb) $(BOOK) $(PACKAGE) $(DATA)
 	@$(BIN)/python book/assemble.py $(SCENARIO)
 
 $(PDF): $(HTML)

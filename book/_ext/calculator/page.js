@@ -109,9 +109,12 @@ const axisX = ({ svg, area }, x, ticks, label, name) => {
   svg.append(make("line", {
     class: "axis", x1: area.left, x2: area.right, y1: area.bottom, y2: area.bottom,
   }));
+  let last = -Infinity;
   for (const tick of ticks) {
     const at = x(tick);
     svg.append(make("line", { class: "tick", x1: at, x2: at, y1: area.top, y2: area.bottom }));
+    if (at - last < 46) continue;
+    last = at;
     svg.append(text(at, area.bottom + 16, label(tick), { class: "label", "text-anchor": "middle" }));
   }
   svg.append(text((area.left + area.right) / 2, area.bottom + 33, name, {
@@ -438,7 +441,7 @@ function show(page) {
     }));
     const busy = loads.rows.filter((row) => row.quantity === "offered_load");
     parts.load.textContent = loads.refusal
-      ? `No steady state at ${spoken(loads.refusal.where.split(".")[2])}: ${loads.refusal.found}; expected ${loads.refusal.expected}.`
+      ? `${capital(spoken(loads.refusal.where.split(".")[2]))} could not keep up: ${loads.refusal.found}; expected ${loads.refusal.expected}.`
       : `A tier that alone served every hit and stored every admitted miss would be busy: ${listed(busy.map((row) => `${spoken(row.tier)} ${digits(100 * row.value, 2)}\u00a0%`))} of the time.`;
     drawPoint(scenario, { tiers, verdicts, split, one, recomputed });
     return verdict;
@@ -609,27 +612,25 @@ function show(page) {
     parts.interval.hidden = !tiers.length;
     if (!tiers.length) return;
     const spans = tiers.map((tier) => [read(tier, "gpu waits"), read(tier, "free")]);
-    const plot = drawing(parts.interval, 70 + 30 * tiers.length,
+    const plot = drawing(parts.interval, 52 + 42 * tiers.length,
       `Break-even interval: ${tiers.map((tier, i) => `${title(tier)} ${time(spans[i][0])} to ${time(spans[i][1])}`).join("; ")}.`,
-      { left: 104, right: 14, top: 8, bottom: 44 });
+      { left: 14, right: 14, top: 8, bottom: 44 });
     const { svg, area } = plot;
     const known = spans.flat().filter((x) => x > 0 && Number.isFinite(x));
     const x = scale(Math.min(1, ...known) / 1.5, Math.max(3e7, ...known) * 2, area.left, area.right, true);
     const ticks = [1e-3, 1, 60, 3600, 86400, 31557600].filter((tick) => tick >= x.low && tick <= x.high);
     axisX(plot, x, ticks, time, "time to the next use");
     tiers.forEach((tier, i) => {
-      const at = area.top + 20 + 30 * i;
+      const at = area.top + 28 + 42 * i;
       const [from, to] = spans[i].map((span) => Math.max(area.left, Math.min(area.right, x(Math.max(span, x.low)))));
-      svg.append(text(area.left - 8, at + 4, capital(title(tier)), { class: "row", "text-anchor": "end" }));
-      svg.append(make("g", { class: `tier-${tier}` },
-        make("line", { class: "span", x1: from, x2: to, y1: at, y2: at }),
-        make("circle", { class: "dot no", cx: from, cy: at, r: 5 }),
-        make("circle", { class: "dot yes", cx: to, cy: at, r: 5 })));
       const told = `${spans[i][0] > 0 ? time(spans[i][0]) : "none"} to ${time(spans[i][1])}`;
-      const fits = to + 12 + 6.5 * told.length < area.right;
-      svg.append(text(fits ? to + 12 : from - 12, at + 4, told, {
-        class: "value", "text-anchor": fits ? "start" : "end",
-      }));
+      svg.append(
+        make("text", { class: "row value", x: area.left, y: at - 12 },
+          make("tspan", { class: "strong" }, capital(title(tier))), `\u2002${told}`),
+        make("g", { class: `tier-${tier}` },
+          make("line", { class: "span", x1: from, x2: to, y1: at, y2: at }),
+          make("circle", { class: "dot no", cx: from, cy: at, r: 5 }),
+          make("circle", { class: "dot yes", cx: to, cy: at, r: 5 })));
     });
   };
 
@@ -712,6 +713,7 @@ function show(page) {
     const refused = answers.slacks.refusal ?? answers.recoveries.refusal;
     results.classList.toggle("refused", Boolean(refused));
     parts.refusal.hidden = !refused;
+    parts.numbers.closest("details").hidden = Boolean(refused);
     parts.refusal.textContent = refused ? `${capital(refused.found)}; expected ${refused.expected}.` : "";
     const tabulated = scenario.serving.prefill.table;
     for (const told of kinds) {
