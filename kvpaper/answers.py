@@ -320,10 +320,11 @@ def _factorial(rows: pd.DataFrame) -> list[str]:
     right = agree[~agree.stage.isin(["one token differs", "spoiled disk"])]
     wrong = agree[agree.stage == "spoiled disk"]
     if len(right):
-        sentences.append(
-            f"Log-probabilities differed by {right.value.max():.1g} at most over all living cells"
-            + (f", and by {_shown(wrong.value.min())} from a spoiled cache." if len(wrong) else ".")
-        )
+        worst = f"{right.value.max():.1g}"
+        sentences.append(f"Log-probabilities differed by {worst} at most over all living cells.")
+    if len(wrong):
+        how = "other tokens" if math.isinf(wrong.value.min()) else f"{wrong.value.min():.1g}"
+        sentences.append(f"A spoiled cache was seen: it gave {how}.")
     both = cached[(cached.cap == "fits") & (cached.connector == "lmcache")]
     died = both[both.stage == "start"]
     sentences.append(
@@ -337,10 +338,6 @@ def _factorial(rows: pd.DataFrame) -> list[str]:
             f"was written by {_listed(sorted(set(small.process)))}."
         )
     return sentences
-
-
-def _shown(value: float) -> str:
-    return f"{value:.1g}" if math.isfinite(value) else "more than half of the likeliest tokens"
 
 
 def _span(low: float, high: float) -> str:

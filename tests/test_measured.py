@@ -130,7 +130,7 @@ def test_the_answer_follows_from_the_rows(two_by_two):
     assert "is not borne out" in said
     assert "EngineCore" in said
     assert "differed by 1e-06 at most" in said
-    assert "by 0.5 from a spoiled cache" in said
+    assert "A spoiled cache was seen: it gave 0.5" in said
 
 
 def split_record(start, step_s=0.02, rate=1e9):
