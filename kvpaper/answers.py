@@ -313,8 +313,7 @@ def _factorial(rows: pd.DataFrame) -> list[str]:
     ]
     of = cached[cached.stage == "evicted"].tokens.max()
     sentences = [
-        f"of {of:,.0f} tokens that other prompts had pushed out of the engine, {_listed(told)} were "
-        "still cached."
+        f"of {of:,.0f} tokens that other prompts had pushed out, {_listed(told)} were still cached."
     ]
     agree = rows[rows.quantity == "logprob_difference"]
     right = agree[~agree.stage.isin(["one token differs", "spoiled disk"])]
