@@ -300,21 +300,21 @@ _LAB = ["cap", "cell", "connector", "formula", "process", "shape", "stage", "tie
 
 
 def _factorial(rows: pd.DataFrame) -> list[str]:
-    """What cap and connector do to the cache, whether answers stay right, and what died."""
+    """What cap and connector do to the cache, whether answers stay right, what died."""
     cached = rows[rows.quantity == "cached_tokens"]
-    if cached[cached.stage == "evicted"].empty:
-        return []
-    counts = cached[cached.stage == "evicted"].groupby("cell").value.agg(["min", "max"])
+    evicted = cached[cached.stage == "evicted"]
     names = {"fits, none": "the cap alone", "fits, lmcache": "cap and LMCache"}
     told = [
-        f"{_span(counts['min'][cell], counts['max'][cell])} with {name}"
+        f"{_span(part.value.min(), part.value.max())} with {name}"
         for cell, name in names.items()
-        if cell in counts.index
+        if len(part := evicted[evicted.cell == cell])
     ]
-    of = cached[cached.stage == "evicted"].tokens.max()
-    sentences = [
-        f"of {of:,.0f} tokens that other prompts had pushed out, {_listed(told)} were still cached."
-    ]
+    sentences = []
+    if told:
+        sentences.append(
+            f"of {evicted.tokens.max():,.0f} tokens that other prompts had pushed out, "
+            f"{_listed(told)} were still cached."
+        )
     agree = rows[rows.quantity == "logprob_difference"]
     right = agree[~agree.stage.isin(["one token differs", "spoiled disk"])]
     wrong = agree[agree.stage == "spoiled disk"]
@@ -326,10 +326,9 @@ def _factorial(rows: pd.DataFrame) -> list[str]:
         sentences.append(f"A spoiled cache was seen: it gave {how}.")
     both = cached[(cached.cap == "fits") & (cached.connector == "lmcache")]
     died = both[both.stage == "start"]
-    sentences.append(
-        "The paper's hypothesis, that cap and connector conflict, "
-        + ("is not borne out: they start and serve together." if died.empty else "holds here.")
-    )
+    if len(both):
+        verdict = "is not borne out: they start and serve together" if died.empty else "holds here"
+        sentences.append(f"The paper's hypothesis, that cap and connector conflict, {verdict}.")
     small = cached[(cached.stage == "start") & (cached.cap == "too small")]
     if len(small):
         sentences.append(

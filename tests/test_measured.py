@@ -133,6 +133,14 @@ def test_the_answer_follows_from_the_rows(two_by_two):
     assert "A spoiled cache was seen: it gave 0.5" in said
 
 
+def test_an_answer_says_nothing_of_cells_that_have_no_record(two_by_two):
+    some = two_by_two[:1]
+    said = answers.measured(some, [], results.table(measured.everything(some)))
+    assert "hypothesis" not in said
+    assert "pushed out" not in said
+    assert "spoiled" not in said
+
+
 def split_record(start, step_s=0.02, rate=1e9):
     rows = [row("tpot_s", [step_s] * 3, part="calibration", batch=1, context_tokens=256)]
     for tokens in (128, 256, 512, 1024):

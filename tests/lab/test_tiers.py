@@ -2,13 +2,15 @@
 
 import json
 import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from kvpaper import cli
 from kvpaper.errors import InputError
 from kvpaper.lab import drive, records, tiers
+
+ENGINE = Path(__file__).resolve().parents[2] / ".engine/bin/python"
 
 
 def test_every_length_is_fetched_and_stored_and_nothing_stays_on_the_disk(tmp_path, places):
@@ -48,15 +50,17 @@ def test_each_time_is_taken_at_another_place():
     assert len(times["values"]) == len(seen) - 1 == 15
 
 
+@pytest.mark.skipif(not ENGINE.exists(), reason="needs the engine's environment")
 def test_device_rows_on_a_processor(tmp_path):
-    torch_python = sys.executable
-    if subprocess.run([torch_python, "-c", "import torch"], capture_output=True).returncode:
-        pytest.skip("no torch in this environment: the driver runs in the engine's")
     shape = {"name": "canary", "token_bytes": 12_288, "tokens": [128, 4096]}
     request = {"folder": str(tmp_path), "direct": False, "device": "cpu", "shapes": [shape]}
-    rows = list(drive.device_rows(request))
-    assert {row["tier"] for row in rows} == {"HBM", "host DRAM", "disk"}
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "asked").write_text(json.dumps(request))
+    command = [ENGINE, drive.__file__, "device", tmp_path / "asked", tmp_path / "rows"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert [row["tier"] for row in rows] == 2 * ["HBM", "host DRAM", "host DRAM", "disk"]
+    assert all(len(row["values"]) >= 3 for row in rows)
+    assert {path.name for path in tmp_path.iterdir()} == {"asked", "rows"}
 
 
 def test_a_driver_that_fails_ends_the_run_with_its_rows_so_far(tmp_path, places):
