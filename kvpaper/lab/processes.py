@@ -220,7 +220,7 @@ def end_strays(run: str, known: Iterable[tuple[int, int]], deadline_s: float = 1
     list of str
         Names of the processes that were ended.
     """
-    known, ended, shared = set(known), [], set()
+    known, ended, shared = set(known), {}, set()
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         ours = [
@@ -228,13 +228,12 @@ def end_strays(run: str, known: Iterable[tuple[int, int]], deadline_s: float = 1
             for one in everything().values()
             if one.state != "Z" and (one.identity in known or part_of(one.pid, run))
         ]
-        shared |= shared_memory(one.pid for one in ours)
-        killed = [one.name for one in ours if send(one.identity, signal.SIGKILL)]
-        if not killed:
+        if not ours:
             break
-        ended += killed
+        shared |= shared_memory(one.pid for one in ours)
+        ended |= {one.identity: one.name for one in ours if send(one.identity, signal.SIGKILL)}
         time.sleep(0.1)
         for one in ours:
             reap(one.pid)  # where orphans come to this process
     remove_unused(shared)
-    return ended
+    return list(ended.values())

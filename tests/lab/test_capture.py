@@ -236,6 +236,7 @@ def test_after_a_kill_of_the_harness_the_next_start_cleans_up(tmp_path, places):
     recovered = next(r for r in records.records(places["folder"]) if r["run"] != one.path.name)
     assert recovered["rows"][0]["values"] == [0.5]
     assert "engine.log" in [log["name"] for log in recovered["logs"]]
+    assert "ended 2 processes" in recovered["cause"]["harness"]
     assert ending.end_orphans(**places) == []
 
 
