@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kvpaper import units
 from kvpaper.formulas import recovery, slack
 from kvpaper.lab import weights
 
@@ -23,7 +24,8 @@ TOLERANCE = 1e-4
 def machine(record: Record) -> str:
     """What a number of this record was taken on: GPUs if any, processor, cores, memory."""
     told = record["machine"]
-    own = f"{told['processor']}, {told['cores']} cores, {told['memory_bytes'] / 2**30:.0f} GiB"
+    memory = units.per(told["memory_bytes"], "GiB")
+    own = f"{told['processor']}, {told['cores']} cores, {memory:.0f} GiB"
     return ", ".join([*(gpu["name"] for gpu in told.get("gpus", ())), own])
 
 

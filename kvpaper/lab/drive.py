@@ -151,7 +151,7 @@ class Backends:
         self.name, self.kind = shape["name"], torch.bfloat16
         layers, heads, width = shape["layers"], shape["kv_heads"], shape["head_dim"]
         self.most = max(shape["tokens"][-1] // CHUNK_TOKENS, 1)
-        room = (2 * self.most + 8) * CHUNK_TOKENS * shape["token_bytes"] / 2**30
+        room = (2 * self.most + 8) * CHUNK_TOKENS * shape["token_bytes"] / (1 << 30)
         settings = LMCacheEngineConfig.from_defaults(
             chunk_size=CHUNK_TOKENS,
             local_cpu=True,
