@@ -703,35 +703,69 @@ def test_the_words_follow_the_rows(page):
             assert math.isclose(float(number) * base, seconds, rel_tol=0.005)
 
 
-def rows_of(tab, name):
+def rows_of(tab, name, base="paper"):
     """Rows that the package gives for the setting of the page."""
     given = current(tab)
-    base = scenario.load("paper")
-    parts = ("hardware", "serving", "workload", "slo")
-    aliases = {part: type(getattr(base, part)) for part in parts}
-    rebuilt = {
-        part: with_fields(getattr(base, part), given[part], kind) for part, kind in aliases.items()
-    }
-    model = next(
-        loaded
-        for loaded in map(shipped, data.names("models"))
-        if loaded.name == given["model"]["name"]
-    )
+    base = scenario.load(base)
+    parts = ("hardware", "serving", "workload", "slo", "prices", "low", "high")
+    rebuilt = {part: with_fields(getattr(base, part), given[part]) for part in parts}
+    known = [base.model, *map(shipped, data.names("models"))]
+    (model, *_) = (each for each in known if each.name == given["model"]["name"])
     return getattr(evaluate, name)(dataclasses.replace(base, model=model, **rebuilt))
 
 
-def with_fields(value, fields, kind):
+def with_fields(value, fields):
     """A value object with the fields that a page gives back as JSON."""
-    update = {}
-    for field, new in fields.items():
-        old = getattr(value, field)
-        if isinstance(new, dict) and isinstance(old, dict):
-            update[field] = {key: with_fields(old[key], new[key], None) for key in new}
-        elif isinstance(new, dict):
-            update[field] = with_fields(old, new, None)
-        else:
-            update[field] = new
+    if not isinstance(fields, dict):
+        return fields
+    if isinstance(value, dict):
+        return {key: with_fields(value[key], fields[key]) for key in fields}
+    update = {name: with_fields(getattr(value, name), new) for name, new in fields.items()}
     return value.model_copy(update=update)
+
+
+BARE = """
+model: ./config.json
+hardware:
+  name: Box
+  tiers:
+    hbm: {capacity: 80 GB, read: 3 TB/s}
+    nvme: {capacity: 4 TB, read: 6 GB/s}
+serving:
+  block: 16 tokens
+  prefill: {rate: 400 TFLOP/s, active_params: 1.0e9}
+  transfer: {rate: 25 GB/s}
+workload: {requests: 1 /s, prompt: 3000 tokens, output: 100 tokens, beta: 0.4}
+slo: {ttft: 1 s, tpot: 50 ms}
+prices:
+  reading: rented
+  gpu: {value: 2 USD/hour, source: ours, as_of: 2026-11}
+"""
+
+
+@needs_browser
+def test_a_bare_scenario_of_a_fork_has_its_page(page, tmp_path):
+    config = {"model_type": "llama", "num_hidden_layers": 4, "num_attention_heads": 8,
+              "num_key_value_heads": 2, "head_dim": 64, "hidden_size": 512}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "bare.yaml").write_text(BARE)
+    name = str(tmp_path / "bare.yaml")
+    tab = page(name)
+    assert differences(inputs(scenario.load(name)), current(tab)) == []
+    told = tab.evaluate("[...document.querySelectorAll('.lines')].map((list) => list.innerText)")
+    assert told[1] == "There is no working set to buy for."
+    assert told[2] == "No tier has a rent."
+    assert tab.evaluate("document.querySelector('#calculator-capacity').hidden") is True
+    assert tab.evaluate("document.querySelectorAll('#calculator-point .dot').length") == 2
+    # What the scenario leaves out can be put in.
+    enter(tab, "NVMe [USD/GB/month]", 0.1)
+    enter(tab, "Working set", 2)
+    bought = results_value(rows_of(tab, "capacities", name), "worth_buying_bytes", band="middle")
+    assert bought > 0
+    assert "NVMe" in tab.evaluate("document.querySelectorAll('.lines')[1].innerText")
+    tab.wait("!document.querySelector('#calculator-capacity').hidden")
+    choose(tab, "model", "deepseek-v3")
+    assert current(tab)["serving"]["prefill"]["active_params"] is None
 
 
 @needs_browser

@@ -78,11 +78,12 @@ def _usual() -> list[str]:
 
 def inputs(scenario: Scenario) -> dict[str, Any]:
     """A scenario as its functions read it, without lines and sources."""
-    parts = ("hardware", "serving", "workload", "slo", "prices", "low", "high")
+    fields = {field.name for field in dataclasses.fields(scenario)} - {"file", "leaves", "lines"}
+    parts = {name: getattr(scenario, name) for name in sorted(fields)}
+    parts["model"] = dataclasses.asdict(scenario.model)
     return {
-        "name": scenario.name,
-        "model": dataclasses.asdict(scenario.model),
-        **{part: getattr(scenario, part).model_dump() for part in parts},
+        name: part.model_dump() if hasattr(part, "model_dump") else part
+        for name, part in parts.items()
     }
 
 
