@@ -79,12 +79,20 @@ def run_canary(
         server = engine.start(run, settings, connector, **lmcache)
         if connector != "none":
             run.add("proof_hit_tokens", "tokens", [server.prove_active()])
-        for tokens in lengths:
-            taken = _take(server, tokens, levels, warmups + repeats, l1_bytes)
-            for (level, quantity, unit), values in taken.items():
-                at = {"prompt_tokens": tokens, "level": level}
-                run.add(quantity, unit, values[warmups:], values[:warmups], **at)
-            run.say(f"{tokens} tokens done")
+        size = engine.vocabulary(settings.model)
+        drawn = {
+            tokens: [
+                engine.prompt(tokens, _SEED + 1000 * tokens + number, size)
+                for number in range(warmups + repeats)
+            ]
+            for tokens in lengths
+        }
+        for tokens, prompts in drawn.items():
+            _time(server, tokens, prompts, [level for level in levels if level != "disk"], warmups)
+        if "disk" in levels:
+            _overflow(server, l1_bytes, size)
+            for tokens, prompts in drawn.items():
+                _time(server, tokens, prompts, ["disk"], warmups)
         for name, value in server.counters().items():
             if name in COUNTERS:
                 run.add("counter", "", [value], name=name)
@@ -92,46 +100,37 @@ def run_canary(
     return run
 
 
-def _take(
-    server: engine.Engine, tokens: int, levels: Sequence[str], prompts: int, l1_bytes: int
-) -> dict[tuple[str, str, str], list[float]]:
-    """Values by level, quantity and unit, one for each prompt."""
-    size = engine.vocabulary(server.settings.model)
-    seeds = [_SEED + 1000 * tokens + number for number in range(prompts)]
-    drawn = [engine.prompt(tokens, seed, size) for seed in seeds]
-    taken: dict[tuple[str, str, str], list[float]] = {}
-    for ids in drawn:
-        for level in levels:
-            if level != "disk":
-                _ask(server, ids, level, taken)
-    if "disk" in levels:
-        _overflow(server, l1_bytes, tokens, size)
-        for ids in drawn:
-            _ask(server, ids, "disk", taken)
-    return taken
-
-
-def _ask(
+def _time(
     server: engine.Engine,
-    ids: Sequence[int],
-    level: str,
-    taken: dict[tuple[str, str, str], list[float]],
+    tokens: int,
+    prompts: Sequence[Sequence[int]],
+    levels: Sequence[str],
+    warmups: int,
 ) -> None:
-    if level in ("connector", "disk"):
-        server.reset_prefix_cache()
+    """Send each prompt once for each level; add a row for each level and quantity."""
+    taken: dict[tuple[str, str, str], list[float]] = {}
     lmcache = server.run.started.get("lmcache")
-    before = processes.read_bytes(lmcache.process.pid) if lmcache else 0
-    answer = server.complete(ids)
-    found = [("ttft_s", "s", answer.ttft_s), ("cached_tokens", "tokens", answer.cached_tokens)]
-    if lmcache:
-        found.append(("read_bytes", "bytes", processes.read_bytes(lmcache.process.pid) - before))
-    for quantity, unit, value in found:
-        taken.setdefault((level, quantity, unit), []).append(value)
+    for ids in prompts:
+        for level in levels:
+            if level in ("connector", "disk"):
+                server.reset_prefix_cache()
+            before = processes.read_bytes(lmcache.process.pid) if lmcache else 0
+            answer = server.complete(ids)
+            taken.setdefault((level, "ttft_s", "s"), []).append(answer.ttft_s)
+            taken.setdefault((level, "cached_tokens", "tokens"), []).append(answer.cached_tokens)
+            if lmcache:
+                read_bytes = processes.read_bytes(lmcache.process.pid) - before
+                taken.setdefault((level, "read_bytes", "bytes"), []).append(read_bytes)
+    for (level, quantity, unit), values in taken.items():
+        at = {"prompt_tokens": tokens, "level": level}
+        server.run.add(quantity, unit, values[warmups:], values[:warmups], **at)
+    server.run.say(f"{tokens} tokens: {', '.join(levels)}")
 
 
-def _overflow(server: engine.Engine, l1_bytes: int, tokens: int, size: int) -> None:
+def _overflow(server: engine.Engine, l1_bytes: int, size: int) -> None:
     """Send other prompts until LMCache's DRAM can hold nothing older."""
     at_once = server.settings.max_tokens - 1
     count = 3 * l1_bytes // (2 * engine.kv_bytes_per_token(server.settings) * at_once) + 1
     for number in range(count):
-        server.complete(engine.prompt(at_once, _SEED - 1000 * tokens - number, size))
+        server.complete(engine.prompt(at_once, number + 2, size))
+    server.run.say(f"{count} other prompts have gone through LMCache's DRAM")

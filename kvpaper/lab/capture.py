@@ -401,10 +401,10 @@ class Run:
         for one in chosen:
             one.stopping = True
         for number in asking:
-            running = [one for one in chosen if one.exit_code is None]
-            for one in running:
-                with suppress(OSError):
-                    os.kill(one.process.pid, number)
+            running = {one.process.pid for one in chosen if one.exit_code is None}
+            for identity in self._watch.alive(part):
+                if identity[0] in running:
+                    processes.send(identity, number)
             if (running or number == asking[0]) and self._gone(part, deadline_s / len(asking)):
                 return
         for _ in range(20):

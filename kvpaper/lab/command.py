@@ -69,19 +69,10 @@ def settings(arguments: argparse.Namespace, **more: Any) -> Any:
     if model in weights.SHAPES:
         model = str(weights.model(model))
     engine.vocabulary(model)
-    return engine.Settings(
-        model=model,
-        python=arguments.python,
-        image=arguments.image,
-        dtype=arguments.dtype,
-        memory_utilization=arguments.memory_utilization,
-        kv_cache_bytes=arguments.kv_cache_bytes,
-        max_tokens=arguments.max_tokens,
-        threads=arguments.threads,
-        start_s=arguments.start_s,
-        request_s=arguments.request_s,
-        **more,
-    )
+    names = ("python", "image", "dtype", "memory_utilization", "kv_cache_bytes", "max_tokens")
+    names += ("threads", "start_s", "request_s")
+    given = {name: getattr(arguments, name) for name in names}
+    return engine.Settings(model=model, **given, **more)
 
 
 def places(arguments: argparse.Namespace) -> dict[str, Path]:
