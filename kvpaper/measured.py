@@ -239,7 +239,10 @@ def _fetch_ratios(records: list[Record]) -> list[Row]:
 
 
 def _first_token_ratios(records: list[Record]) -> list[Row]:
-    """Of a hit in LMCache's DRAM: a hit in the engine, and the fetch by the fit of the tier."""
+    """Of a hit in LMCache's DRAM: a hit in the engine, and the fetch by the fit of the tier.
+
+    Only where both hits leave as much to compute: an engine caches whole blocks, LMCache chunks.
+    """
     fitted = {
         (row["machine"], row["quantity"]): row["value"]
         for row in fits(records)
@@ -250,8 +253,10 @@ def _first_token_ratios(records: list[Record]) -> list[Row]:
         told = {(row["level"], row["quantity"]): row for row in part}
         engine, behind = (told.get((name, "ttft_s")) for name in ("engine", "connector"))
         at = {"machine": key["machine"], "run": key["run"], "tokens": key["prompt_tokens"]}
-        if engine and behind and (key["machine"], "fitted_latency_s") in fitted:
-            cached = told["connector", "cached_tokens"]["value"]
+        cached, same = (
+            told.get((name, "cached_tokens"), {}).get("value") for name in ("connector", "engine")
+        )
+        if engine and behind and cached == same and (key["machine"], "fitted_latency_s") in fitted:
             fetch_s = recovery.fetch_time(
                 cached * engine["token_bytes"],
                 fitted[key["machine"], "fitted_bytes_per_s"],

@@ -81,6 +81,47 @@ def test_a_run_that_did_not_complete_gives_no_number():
     assert measured.everything([found]) == []
 
 
+def level_record(start, cached_behind):
+    rows = []
+    for level, ttft_s, cached in (("engine", 0.5, 1024), ("connector", 0.6, cached_behind)):
+        at = {"prompt_tokens": 1088, "level": level}
+        rows.append(row("ttft_s", [ttft_s], **at))
+        rows.append(row("cached_tokens", [cached], **at))
+    engine = {"model": ".cache/lab/canary-abc", "dtype": "bfloat16"}
+    return record("canary", rows, {"connector": "lmcache", "engine": engine}, start=start)
+
+
+def test_a_hit_is_the_engines_own_hit_and_the_fetch():
+    tier = tier_record(RATE)
+    for one in tier["rows"]:
+        one["tier"], one["way"] = "LMCache DRAM", "get"
+    rows = measured.ratios([tier, level_record("2026-01-02", 1024)])
+    (one,) = (one for one in rows if one["formula"] == "ttft")
+    fetch_s = LATENCY_S + 1024 * 12_288 / RATE
+    assert one["value"] == pytest.approx(0.6 / (0.5 + fetch_s))
+    assert measured.ratios([tier, level_record("2026-01-02", 1087)]) == []
+
+
+def test_prefill_at_one_rate_for_all_lengths():
+    found = []
+    for start in ("2026-01-01", "2026-01-02"):
+        one = level_record(start, 0)
+        one["rows"] = [
+            row("ttft_s", [tokens / 100], prompt_tokens=tokens, level="recompute")
+            for tokens in (256, 4096)
+        ]
+        found.append(one)
+    rows = {
+        (one["run"], one["tokens"]): one["value"]
+        for one in measured.ratios(found)
+        if one["formula"] == "recompute_time"
+    }
+    assert rows[1, 4096] == pytest.approx(1)
+    # Attention makes a token of a long prompt dearer, so the rate found there is too high for a
+    # short one that takes as long a token.
+    assert rows[1, 256] > 1
+
+
 def cell(cap, connector, stages, logprobs, **more):
     parameters = {"cap": cap, "connector": connector, "tokens": 1024}
     parameters["engine"] = {"model": ".cache/lab/canary-abc", "dtype": "float32"}

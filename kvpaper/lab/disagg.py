@@ -60,6 +60,8 @@ class Pair:
             kv = engine.start_lmcache(run, settings)
         elif connector == "nixl":
             kv = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+            # Its threads poll; the four by default would take the cores from both engines.
+            kv["kv_connector_extra_config"] = {"num_threads": 0}
         self.engines: dict[str, engine.Engine] = {}
         for name in names:
             side = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.free_port())}
