@@ -5,9 +5,11 @@ right, time to first token by length), ``calibration`` (one request or one batch
 simulator is set with) and ``comparison`` (open loops: what it is held against).
 """
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,8 @@ class Pair:
         for name in names:
             side = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.free_port())}
             own = replace(settings, environment={**settings.environment, **side})
-            self.engines[name] = engine.launch(run, own, kv, name)
+            with _on_cores(names.index(name), len(names)):
+                self.engines[name] = engine.launch(run, own, kv, name)
         for one in self.engines.values():
             one.wait()
         self.prefill, self.decode = self.engines[names[0]], self.engines[names[-1]]
@@ -130,6 +133,21 @@ class Pair:
         seeds = range(_SEED + self._drawn, _SEED + self._drawn + count)
         self._drawn += count
         return [engine.prompt(tokens, seed, self.vocabulary) for seed in seeds]
+
+
+@contextmanager
+def _on_cores(number: int, parts: int) -> Iterator[None]:
+    """Have what is started here run on one part of the cores, so that engines do not share any.
+
+    Their threads poll for each other's messages; on the same cores one would slow the other down.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= parts:
+        os.sched_setaffinity(0, cores[number::parts])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def run_disagg(
