@@ -43,7 +43,8 @@ def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> di
     """Fixed overhead and rate of ``latency + bytes / rate``, with 95 % intervals.
 
     Least squares of relative residuals, since timings scatter in proportion to what they are.
-    Student's t of the residuals: noise and what is no straight line both widen the interval.
+    Student's t of the residuals: noise and what is no straight line both widen the interval. A
+    latency below zero is none: then the line goes through the origin.
 
     Parameters
     ----------
@@ -63,6 +64,8 @@ def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> di
     size, time = np.asarray(moved_bytes, float), np.asarray(times_s, float)
     design = np.column_stack([np.ones_like(size), size]) / time[:, None]
     answer, *_ = np.linalg.lstsq(design, np.ones_like(time), rcond=None)
+    if answer[0] < 0:
+        answer = np.array([0.0, np.sum(design[:, 1]) / np.sum(design[:, 1] ** 2)])
     residuals = design @ answer - 1
     freedom = len(size) - 2
     variance = residuals @ residuals / freedom * np.linalg.inv(design.T @ design)
@@ -70,7 +73,7 @@ def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> di
     low, high = answer - half, answer + half
     return {
         "latency_s": answer[0],
-        "latency_s_low": low[0],
+        "latency_s_low": max(low[0], 0.0),
         "latency_s_high": high[0],
         "bytes_per_s": 1 / answer[1],
         "bytes_per_s_low": 1 / high[1],

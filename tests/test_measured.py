@@ -30,6 +30,12 @@ def test_theory_the_interval_holds_the_truth_as_often_as_it_says():
     assert (np.abs(held / trials - 0.95) < 3 * error + 0.01).all()
 
 
+def test_theory_a_latency_below_zero_is_none():
+    fit = measured.fit_fetch_time(BYTES, BYTES / RATE * np.linspace(0.8, 1, BYTES.size))
+    assert fit["latency_s"] == fit["latency_s_low"] == 0
+    assert RATE < fit["bytes_per_s"] < RATE / 0.8
+
+
 def test_a_bend_shows_in_the_residual():
     bent = LATENCY_S + BYTES / np.where(BYTES > 1e8, RATE / 3, RATE)
     assert measured.fit_fetch_time(BYTES, bent)["residual"] > 0.2
