@@ -24,6 +24,7 @@ _UNITS = {
     "_usd_per_byte": (("USD/GB",), ""),
     "_usd_per_token": (("USD/token",), "_per_token"),
     "_usd": (("USD",), "_cost"),
+    "_bytes_per_s": (tuple(f"{unit}/s" for unit in units.SIZES), "_rate"),
     "_bytes_per_token": (("B",), "_bytes_per_token"),
     "_bytes_per_sequence": (units.SIZES, "_bytes_per_sequence"),
     "bytes": (units.SIZES, "bytes"),
@@ -127,6 +128,24 @@ def readable(rows: Rows, columns: list[str] | str | None = None) -> "HTML":
     from IPython.display import HTML
 
     return HTML(_table(rows, columns))
+
+
+def banded(rows: Rows, index: list[str]) -> "HTML":
+    """A table with a column for each quantity, of values with their band: value (low to high)."""
+    frame = pandas.DataFrame(rows)
+    texts = [
+        f"{value} ({low} to {high})" if low else value
+        for value, low, high in (
+            (
+                _cell(row.quantity, row.value),
+                _cell(row.quantity, row.low),
+                _cell(row.quantity, row.high),
+            )
+            for row in frame.itertuples()
+        )
+    ]
+    wide = frame.assign(value=texts).pivot(index=index, columns="quantity", values="value")
+    return readable(wide.rename(columns=_words).reset_index())
 
 
 def folded(rows: Rows, summary: str) -> "HTML":

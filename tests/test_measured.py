@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kvpaper import answers, measured, results
+from kvpaper.figures import measured as figures
 
 BYTES = 12_288.0 * 2 ** np.arange(7, 18)
 LATENCY_S, RATE = 150e-6, 2.7e9
@@ -208,3 +209,22 @@ def test_a_transfer_is_what_neither_prefill_nor_step_explains():
     assert {one["run"] for one in rows} == {1, 2}
     last = next(one for one in rows if one["run"] == 2 and one["tokens"] == 1024)
     assert last["value"] == pytest.approx(times[2, 1024] / times[1, 1024])
+
+
+def test_figures_have_a_panel_for_each_machine():
+    other = {**MACHINE, "gpus": [{"name": "H200"}]}
+    found = [tier_record(RATE), tier_record(RATE / 4, machine=other, start="2026-01-02")]
+    times, fits = (results.table(part(found)) for part in (measured.tiers, measured.fits))
+    figure = figures.tiers(times, fits, "canary")
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["EPYC, 2 cores, 24 GiB", "H200, EPYC, 2 cores, 24 GiB"]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2]
+
+
+def test_figures_stand_without_a_record():
+    for draw in (figures.levels, figures.splits):
+        assert "Nothing to draw" in draw(results.table([])).axes[0].texts[0].get_text()
+    (split,) = figures.splits(results.table(measured.splits([split_record("2026-01-01")]))).axes
+    assert split.get_title(loc="left") == "small-moe: EPYC, 2 cores, 24 GiB"
+    told = results.table(measured.levels([level_record("2026-01-02", 1024)]))
+    assert figures.levels(told).axes[0].get_xlabel() == "prefix [tokens]"

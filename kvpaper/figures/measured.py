@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from kvpaper.figures.style import INK, as_time, as_tokens, nothing, panels
+from kvpaper.figures.style import as_time, as_tokens, nothing, panels
 
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 # Runs of the same thing, so that their spread is seen.
 _MARKS = "os^Dv"
+_PLAIN = ("copy", "get")
 _LEVELS = {
     "recompute": "recomputed",
     "engine": "in the engine's cache",
@@ -39,6 +40,21 @@ def _tokens_and_times(axes, label: str) -> None:
     as_time(axes.yaxis)
 
 
+def _panels(rows: pd.DataFrame, names: list[str], height: float):
+    """A panel for each machine, and for each of what else is named; machines are never mixed."""
+    groups = list(rows.groupby(names))
+    figure, each = panels(1 + height * len(groups), nrows=len(groups), squeeze=False)
+    for axes, (told, part) in zip(each[:, 0], groups, strict=True):
+        axes.set_title(": ".join(map(str, reversed(told))), loc="left", fontsize=8)
+        yield figure, axes, part
+    handles = {
+        label: handle
+        for axes in each[:, 0]
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+
+
 def tiers(times: pd.DataFrame, fits: pd.DataFrame, shape: str) -> Figure:
     """Fetch time by tier over prefix length; the line is the fit of the first run.
 
@@ -46,63 +62,53 @@ def tiers(times: pd.DataFrame, fits: pd.DataFrame, shape: str) -> Figure:
     """
     if times.empty:
         return nothing("no record of the tiers")
-    here = times[(times["shape"] == shape) & (times.quantity == "fetch_time_s")]
-    figure, axes = panels(4.6)
-    for (place, part), colour in zip(here.groupby(["tier", "way"]), _COLOURS, strict=False):
-        tier, way = place
-        name = tier if way in ("copy", "get") else f"{tier}, {way}"
-        _points(axes, part, "tokens", colour, name)
-        own = fits[(fits.tier == tier) & (fits.way == way) & (fits["shape"] == shape)]
-        tokens = np.geomspace(part.tokens.min(), part.tokens.max(), 60)
-        size = tokens * float((part.bytes / part.tokens).iloc[0])
-        lines = [
-            one["fitted_latency_s"] + size / one["fitted_bytes_per_s"]
-            for _, one in own.pivot_table(
-                index="run", columns="quantity", values="value"
-            ).iterrows()
-        ]
-        if lines:
+    times = times[(times["shape"] == shape) & (times.quantity == "fetch_time_s")]
+    fits = fits[fits["shape"] == shape].pivot_table(
+        index=["machine", "tier", "way", "run"], columns="quantity", values="value"
+    )
+    for figure, axes, rows in _panels(times, ["machine"], 3.6):  # noqa: B007
+        places = sorted(rows.groupby(["tier", "way"]), key=lambda place: -place[1].value.max())
+        for ((tier, way), part), colour in zip(places, _COLOURS, strict=False):
+            _points(axes, part, "tokens", colour, tier if way in _PLAIN else f"{tier}, {way}")
+            at = (rows.machine.iloc[0], tier, way)
+            if at not in fits.index.droplevel("run"):  # too few lengths for a fit
+                continue
+            own = fits.loc[at]
+            tokens = np.geomspace(part.tokens.min(), part.tokens.max(), 60)
+            size = tokens * float((part.bytes / part.tokens).iloc[0])
+            lines = [
+                one.fitted_latency_s + size / one.fitted_bytes_per_s for one in own.itertuples()
+            ]
+            low, high = np.min(lines, 0), np.max(lines, 0)
             axes.plot(tokens, lines[0], color=colour, linewidth=0.9)
-            axes.fill_between(
-                tokens, np.min(lines, 0), np.max(lines, 0), color=colour, alpha=0.2, linewidth=0
-            )
-    _tokens_and_times(axes, "time to fetch")
-    figure.legend(loc="outside lower center", ncols=2)
+            axes.fill_between(tokens, low, high, color=colour, alpha=0.2, linewidth=0)
+        _tokens_and_times(axes, "time to fetch")
     return figure
 
 
 def levels(rows: pd.DataFrame) -> Figure:
     """Time to first token by where the prefix came from, over prompt length."""
-    rows = rows[rows.quantity == "ttft_s"] if len(rows) else rows
     if rows.empty:
         return nothing("no record of the time to first token by level")
-    models = list(dict.fromkeys(rows.model))
-    figure, each = panels(1 + 2.4 * len(models), nrows=len(models), squeeze=False)
-    for axes, model in zip(each[:, 0], models, strict=True):
+    rows = rows[rows.quantity == "ttft_s"]
+    for figure, axes, part in _panels(rows, ["machine", "model"], 2.6):  # noqa: B007
         for level, colour in zip(_LEVELS, _COLOURS, strict=False):
-            part = rows[(rows.model == model) & (rows.level == level)]
-            _points(axes, part, "prompt_tokens", colour, _LEVELS[level])
-        axes.set_title(model, loc="left")
+            at = part[part.level == level]
+            _points(axes, at, "prompt_tokens", colour, _LEVELS[level])
         _tokens_and_times(axes, "time to first token")
-    handles = {
-        label: handle
-        for axes in each[:, 0]
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
     return figure
 
 
 def splits(rows: pd.DataFrame) -> Figure:
     """Time to first token on one engine and on two, by prompt length and connector."""
-    rows = rows[rows.quantity == "ttft_s"] if len(rows) else rows
     if rows.empty:
         return nothing("no record of two engines")
-    figure, axes = panels(3.8)
-    pairs = rows.groupby(["split", "connector"])
-    for ((split, connector), part), colour in zip(pairs, (INK, *_COLOURS), strict=False):
-        by = f"two engines, {connector}" if split == "two engines" else f"one of them, {connector}"
-        _points(axes, part, "prompt_tokens", colour, "one engine" if connector == "none" else by)
-    _tokens_and_times(axes, "time to first token")
-    figure.legend(loc="outside lower center", ncols=2)
+    rows = rows[rows.quantity == "ttft_s"]
+    for figure, axes, part in _panels(rows, ["machine", "model"], 3.0):  # noqa: B007
+        pairs = part.groupby(["split", "connector"])
+        for ((split, connector), at), colour in zip(pairs, _COLOURS, strict=False):
+            name = f"one of two, {connector}" if split == "one engine" else f"two, {connector}"
+            label = "one engine on all cores" if connector == "none" else name
+            _points(axes, at, "prompt_tokens", colour, label)
+        _tokens_and_times(axes, "time to first token")
     return figure
