@@ -828,7 +828,7 @@ def test_every_input_stands_with_its_source(page):
         " [...row.children].map((cell) => cell.textContent))"
     )
     sources = {name: source for name, _, source in told}
-    assert sources["Target for the first token"] == "yours; the scenario has 300 ms"
+    assert sources["Target for the first token"] == "yours; otherwise 300 ms"
     leaves = scenario.load("paper").leaves
     assert sources["GPU"] == f"{leaves['prices.gpu'].source}, {leaves['prices.gpu'].as_of}"
     assert sources["Model"] == leaves["model"].source

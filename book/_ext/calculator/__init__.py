@@ -1,8 +1,8 @@
 """The ``calculator`` directive: the formulas of the package in the reader's browser.
 
 The page is one script, made when the book is built: ``runtime.js``, the package's functions as
-``translate`` writes them, the data that these read, the inputs of the scenario, and ``page.js``,
-which shows all that. It asks no other host and works from a file.
+``translate`` writes them, the data that these read, the inputs of the scenario, and ``draw.js``
+and ``page.js``, which show all that. It asks no other host and works from a file.
 """
 
 from pathlib import Path
@@ -135,6 +135,7 @@ def page(name: str) -> dict[str, Any]:
         "elements": get_args(Serving.model_fields["element"].annotation),
         "tiers": {tier: [_title(tier), answers.TIERS[tier]] for tier in get_args(TierName)},
         "times": [[text, 1 / units.per(1.0, text)] for text in _TIMES],
+        "rent_unit": 1 / units.per(1.0, "USD/GB/month"),
         "sizes": [[text, 1 / units.per(1.0, text)] for text in _SIZES],
     }
 
@@ -149,7 +150,7 @@ def script(name: str) -> str:
     """
     parts = [
         program(tables(scenario.load(name))),
-        (_HERE / "page.js").read_text("utf-8"),
+        *((_HERE / name).read_text("utf-8") for name in ("draw.js", "page.js")),
         f"show({literal(page(name))});",
     ]
     return "\n".join(["(() => {", '"use strict";', *parts, "})();", ""])

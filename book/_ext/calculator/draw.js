@@ -102,7 +102,8 @@ const nameEnds = ({ svg, area }, ends) => {
 const drawPoint = (figure, words, { rows, recomputed, left, time }) => {
   const known = [...rows.map((row) => row.seconds), recomputed];
   const reach = [...known, left.split, left.one].filter((x) => x > 0);
-  const plot = drawing(figure, 84 + 30 * (rows.length + 1), words, { left: 104, right: 14, top: 30, bottom: 44 });
+  const height = 84 + 30 * (rows.length + 1);
+  const plot = drawing(figure, height, words, { left: 104, right: 14, top: 30, bottom: 44 });
   const { svg, inside, area } = plot;
   const x = scale(Math.min(...reach) / 2.5, Math.max(...reach) * 4, area.left, area.right, true);
   const wide = area.right - area.left > 360;
@@ -201,7 +202,8 @@ const drawInterval = (figure, words, { spans, time }) => {
     const [start, end] = [from, to].map((span) => between(x(span), area.left, area.right));
     const told = `\u2002${from > 0 ? time(from) : "none"} to ${time(to)}`;
     svg.append(
-      make("text", { class: "row value", x: area.left, y: y - 12 }, make("tspan", { class: "strong" }, name), told),
+      make("text", { class: "row value", x: area.left, y: y - 12 },
+        make("tspan", { class: "strong" }, name), told),
       make("g", { class: group },
         line("span", start, y, end, y), dot(start, y, false, 5), dot(end, y, true, 5)));
   });
