@@ -88,7 +88,9 @@ def _run_cell(
         runs=runs,
         folder=folder,
     )
-    with run, tempfile.TemporaryDirectory(dir=run.path) as disk:
+    runs.mkdir(parents=True, exist_ok=True)
+    # Removed after the run has ended what writes to it.
+    with tempfile.TemporaryDirectory(prefix=".disk-", dir=runs) as disk, run:
         run.say(f"cap {cap}, connector {connector}")
         if connector == "spoiled":
             _control(run, settings, Path(disk))
@@ -143,7 +145,7 @@ def _overflow(server: engine.Engine, stage: str) -> None:
 
 
 def _files(disk: Path) -> list[Path]:
-    found = [path for path in sorted(disk.rglob("*")) if path.is_file()]
+    found = [path for path in sorted(disk.rglob("*.data")) if path.is_file()]
     if not found:
         raise Stopped("LMCache's disk tier holds no file to spoil")
     return found
