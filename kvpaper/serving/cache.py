@@ -46,9 +46,8 @@ def evict_oldest(links, store):
 
 
 @compiled
-def pin(links, engine, e, ids):
+def pin(links, x, e, ids):
     """An instance holds the blocks of a request; those it lacks are pending. Makes room."""
-    x = engine[e]
     for block in ids:
         held = links[e, block, 0]
         if held < 0:
@@ -74,9 +73,8 @@ def mark_computed(links, e, ids):
 
 
 @compiled
-def unpin(links, engine, e, ids):
+def unpin(links, x, e, ids):
     """The request lets go: what nobody else holds becomes the youngest, last block first."""
-    x = engine[e]
     for i in range(len(ids) - 1, -1, -1):
         block = ids[i]
         links[e, block, 0] += 1
@@ -87,9 +85,8 @@ def unpin(links, engine, e, ids):
 
 
 @compiled
-def keep(links, engine, e, ids):
+def keep(links, x, e, ids):
     """Keep the blocks of an answer in GPU memory as the youngest, last block first."""
-    x = engine[e]
     for i in range(len(ids) - 1, -1, -1):
         block = ids[i]
         held = links[e, block, 0]

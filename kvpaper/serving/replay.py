@@ -7,7 +7,7 @@ import numpy as np
 
 from kvpaper.errors import InputError
 from kvpaper.reuse.fleet import inferred_sessions
-from kvpaper.serving import engine as kernel
+from kvpaper.serving import engine, state
 from kvpaper.serving.fleet import FETCHES, Fleet, Pool
 from kvpaper.serving.heap import NODE, NONE
 from kvpaper.serving.steps import steps_by_batch, with_axes
@@ -101,7 +101,7 @@ def replay(fleet: Fleet, trace: BlockTrace, seed: int = 0) -> Replay:
     """
     _check(fleet, trace)
     world = _world(fleet, trace, seed)
-    kernel.run(world)
+    engine.run(world)
     return _outcome(fleet, trace, world)
 
 
@@ -135,7 +135,8 @@ def _check(fleet: Fleet, trace: BlockTrace) -> None:
 
 
 def _contexts(trace: BlockTrace) -> np.ndarray:
-    return trace.input_tokens + np.maximum(trace.output_tokens, 1)
+    """Tokens in cache when the last one is computed, which is never written."""
+    return trace.input_tokens + np.maximum(trace.output_tokens, 1) - 1
 
 
 def _blocks(tokens: int, trace: BlockTrace) -> int:
@@ -153,7 +154,7 @@ def _stored_bytes(fleet: Fleet, trace: BlockTrace) -> float:
     return trace.block_tokens * fleet.kv_bytes_per_token + fleet.boundary_bytes
 
 
-def _world(fleet: Fleet, trace: BlockTrace, seed: int) -> kernel.World:
+def _world(fleet: Fleet, trace: BlockTrace, seed: int) -> state.World:
     units, reach = _units(fleet, trace)
     prefilling, decode = fleet.prefill, fleet.decode or fleet.prefill
     engines = _engines(fleet, trace, reach)
@@ -164,23 +165,23 @@ def _world(fleet: Fleet, trace: BlockTrace, seed: int) -> kernel.World:
     links[-1] = NONE
     table, steps = prefilling.prefill, decode.decode
     by_batch = steps_by_batch(steps.batch, steps.context, steps.seconds)
-    return kernel.World(
+    return state.World(
         rules=_rules(fleet, trace, len(by_batch) - 1),
         request=_requests(fleet, trace, seed),
         engine=engines,
         unit=units,
         blocks=trace.blocks,
         links=links,
-        node=np.empty(kernel.NODES * trace.requests, NODE),
+        node=np.empty(state.NODES * trace.requests, NODE),
         prefill=with_axes(table.new_tokens, table.cached_tokens, table.seconds),
         steps=by_batch,
     )
 
 
 def _rules(fleet: Fleet, trace: BlockTrace, max_batch: int) -> np.ndarray:
-    router = {"least loaded": kernel.LEAST_LOADED, "prefix": kernel.PREFIX}
+    router = {"least loaded": state.LEAST_LOADED, "prefix": state.PREFIX}
     lead_s = fleet.prefetch_lead_s
-    rules = np.zeros(1, kernel.RULES)
+    rules = np.zeros(1, state.RULES)
     for name, value in {
         "block": trace.block_tokens,
         "kv_bytes": fleet.kv_bytes_per_token,
@@ -192,8 +193,8 @@ def _rules(fleet: Fleet, trace: BlockTrace, max_batch: int) -> np.ndarray:
         "latency_s": fleet.transfer_latency_s,
         "layers": fleet.transfer_layers,
         "queue_limit": 2**62 if fleet.queue_limit is None else fleet.queue_limit,
-        "router": router.get(fleet.router, kernel.PRESET),
-        "decode_router": router.get(fleet.decode_router, kernel.PRESET),
+        "router": router.get(fleet.router, state.PRESET),
+        "decode_router": router.get(fleet.decode_router, state.PRESET),
         "prefilling": fleet.prefill.instances,
         "max_batch": max_batch,
         "timers": NONE,
@@ -216,7 +217,7 @@ def _units(fleet: Fleet, trace: BlockTrace) -> tuple[np.ndarray, np.ndarray]:
             lanes = min(sharing, instances - first)
             held = lanes * tier.capacity_bytes // _stored_bytes(fleet, trace)
             rows.append((k, tier, lanes, int(min(held, trace.unique_blocks + 1))))
-    units = np.zeros(len(rows), kernel.UNIT)
+    units = np.zeros(len(rows), state.UNIT)
     for u, (k, tier, lanes, capacity) in enumerate(rows):
         units[u]["tier"], units[u]["store"] = k, instances + u
         units[u]["capacity"], units[u]["lanes"] = capacity, lanes
@@ -228,8 +229,8 @@ def _units(fleet: Fleet, trace: BlockTrace) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _engines(fleet: Fleet, trace: BlockTrace, reach: np.ndarray) -> np.ndarray:
-    engines = np.zeros(sum(pool.instances for pool in fleet.pools), kernel.ENGINE)
-    for name in ("landing", "current", "running", "joining", "fifo", "ready", "unit"):
+    engines = np.zeros(sum(pool.instances for pool in fleet.pools), state.ENGINE)
+    for name in ("current", "running", "head", "ready", "unit"):
         engines[name] = NONE
     engines["next_s"] = np.inf
     prefill, decode = engines[: len(reach)], engines[len(reach) :]
@@ -252,13 +253,12 @@ def _pool(engines: np.ndarray, pool: Pool, trace: BlockTrace) -> None:
 
 
 def _requests(fleet: Fleet, trace: BlockTrace, seed: int) -> np.ndarray:
-    requests = np.zeros(trace.requests, kernel.REQUEST)
+    requests = np.zeros(trace.requests, state.REQUEST)
     counts = trace.blocks_per_request
     requests["arrival_s"], requests["input"] = trace.arrival_s, trace.input_tokens
     requests["output"] = np.maximum(trace.output_tokens, 1)
     requests["first_block"], requests["blocks"] = trace.offsets[:-1], counts
-    # The cache of the last token is never written.
-    requests["need"] = -(-(_contexts(trace) - 1) // trace.block_tokens)
+    requests["need"] = -(-_contexts(trace) // trace.block_tokens)
     held = (
         requests["need"] if fleet.decode is None else -(-trace.input_tokens // trace.block_tokens)
     )
@@ -320,7 +320,7 @@ def _answers(requests, blocks, block, unique):
             following[blocks[i]] = r
 
 
-def _outcome(fleet: Fleet, trace: BlockTrace, world: kernel.World) -> Replay:
+def _outcome(fleet: Fleet, trace: BlockTrace, world: state.World) -> Replay:
     done, tiers = world.request, len(fleet.tiers)
     hit_tokens = done["hit"][:, : tiers + 1].copy()
     computed = np.where(done["rejected"], 0, trace.input_tokens - hit_tokens.sum(axis=1))
