@@ -255,6 +255,12 @@ def _calibrate(run: Run, pair: Pair, repeats: int) -> None:
                 taken.append({"ttft_s": done.ttft_s, "cached_tokens": done.cached_tokens})
             at = {"part": "calibration", "prompt_tokens": tokens, "prefix_tokens": cached}
             _add(run, taken, **at)
+            if pair.split and cached:  # the prefill engine alone is slower: it polls for the other
+                taken = []
+                for ids in pair.fresh(tokens, repeats + 1):
+                    pair.ask(ids[:cached], 1)
+                    taken.append(pair.ask(ids, 1))
+                _add(run, taken, split="two engines", **at)
     for context in (256, 1024):
         for batch in BATCHES:
             prompts = pair.fresh(context, batch)
