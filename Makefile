@@ -103,7 +103,7 @@ canary: $(ENV) $(ENGINE) ## The paper's 2x2 and disaggregation on real engines o
 	$(BIN)/kvpaper measure factorial --resume --model small-moe
 	$(BIN)/kvpaper measure factorial --resume --model canary
 	$(BIN)/kvpaper measure disagg --connector nixl
-	$(BIN)/kvpaper measure disagg --connector lmcache --loops shared:0.6:1
+	$(BIN)/kvpaper measure disagg --connector lmcache --loops shared:0.3:1
 	$(BIN)/kvpaper measure disagg --connector none --threads 2
 	$(BIN)/kvpaper measure check
 

@@ -8,7 +8,7 @@ from typing import Any
 from kvpaper.errors import InputError
 from kvpaper.lab import command
 
-_LOOPS = "shared:0.6:1,sessions:0.6:2"
+_LOOPS = "shared:0.3:1,sessions:0.3:2"
 
 # Heavy imports wait until an experiment runs, so that --help stays fast.
 
