@@ -762,7 +762,7 @@ def test_a_bare_scenario_of_a_fork_has_its_page(page, tmp_path):
     enter(tab, "Working set", 2)
     bought = results_value(rows_of(tab, "capacities", name), "worth_buying_bytes", band="middle")
     assert bought > 0
-    assert "NVMe" in tab.evaluate("document.querySelectorAll('.lines')[1].innerText")
+    tab.wait("document.querySelectorAll('.lines')[1].innerText.startsWith('NVMe')")
     tab.wait("!document.querySelector('#calculator-capacity').hidden")
     choose(tab, "model", "deepseek-v3")
     assert current(tab)["serving"]["prefill"]["active_params"] is None
@@ -814,8 +814,9 @@ def test_what_the_package_refuses_the_page_refuses_in_its_words(page):
     assert "outside table qwen3-235b-fp8" in refusal
     assert tab.evaluate("getComputedStyle(document.querySelector('.answers')).display") == "none"
     enter(tab, "Prefix", 20000)
-    assert tab.evaluate("document.querySelector('.refusal').hidden") is True
+    tab.wait("document.querySelector('.refusal').hidden")
     enter(tab, "Tail", 1)
+    settle(tab)
     worth = tab.evaluate("document.querySelectorAll('.lines')[1].textContent")
     assert worth == "tail_exponent: found 1, expected a number inside (0, 1)"
 

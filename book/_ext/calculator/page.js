@@ -589,10 +589,16 @@ const show = (page) => {
   const answers = answerPart(page, known);
   root.append(inputs.form, answers.element, answers.status);
 
+  // Inputs follow the hand, answers once a frame, and what takes longer when the hand rests.
+  let frame = 0;
   const update = () => {
     const scenario = known.made(setting);
     root.scenario = scenario; // for whoever looks from the console
     inputs.show(scenario);
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(() => answer(scenario));
+  };
+  const answer = (scenario) => {
     const found = Object.fromEntries(
       AT_ONCE.map((name) => [name, attempt(() => formulas[name](scenario))]));
     found.crossovers = { rows: [] };
