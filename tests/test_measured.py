@@ -217,7 +217,7 @@ def test_figures_have_a_panel_for_each_machine():
     times, fits = (results.table(part(found)) for part in (measured.tiers, measured.fits))
     figure = figures.tiers(times, fits, "canary")
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["EPYC, 2 cores, 24 GiB", "H200, EPYC, 2 cores, 24 GiB"]
+    assert titles == ["EPYC, 2 cores, 24 GiB (1 run)", "H200, EPYC, 2 cores, 24 GiB (1 run)"]
     assert [len(axes.lines) for axes in figure.axes] == [2, 2]
 
 
@@ -225,6 +225,6 @@ def test_figures_stand_without_a_record():
     for draw in (figures.levels, figures.splits):
         assert "Nothing to draw" in draw(results.table([])).axes[0].texts[0].get_text()
     (split,) = figures.splits(results.table(measured.splits([split_record("2026-01-01")]))).axes
-    assert split.get_title(loc="left") == "small-moe: EPYC, 2 cores, 24 GiB"
+    assert split.get_title(loc="left") == "small-moe: EPYC, 2 cores, 24 GiB (1 run)"
     told = results.table(measured.levels([level_record("2026-01-02", 1024)]))
-    assert figures.levels(told).axes[0].get_xlabel() == "prefix [tokens]"
+    assert figures.levels(told).axes[0].get_xlabel() == "prompt [tokens]"

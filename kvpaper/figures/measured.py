@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from kvpaper.figures.style import as_time, as_tokens, nothing, panels
 
@@ -34,8 +35,9 @@ def _points(axes, part: pd.DataFrame, x: str, colour: str, label: str) -> None:
         )
 
 
-def _tokens_and_times(axes, label: str) -> None:
-    axes.set(xscale="log", yscale="log", xlabel="prefix [tokens]", ylabel=label)
+def _tokens_and_times(axes, of: str, label: str) -> None:
+    axes.set(xscale="log", yscale="log", xlabel=f"{of} [tokens]", ylabel=label)
+    axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 3)))
     as_tokens(axes.xaxis, 4)
     as_time(axes.yaxis)
 
@@ -45,7 +47,11 @@ def _panels(rows: pd.DataFrame, names: list[str], height: float):
     groups = list(rows.groupby(names))
     figure, each = panels(1 + height * len(groups), nrows=len(groups), squeeze=False)
     for axes, (told, part) in zip(each[:, 0], groups, strict=True):
-        axes.set_title(": ".join(map(str, reversed(told))), loc="left", fontsize=8)
+        # Without a second run nothing is said of the spread between runs.
+        runs = part.groupby("connector").run.nunique().min() if "connector" in part else None
+        runs = part.run.nunique() if runs is None else runs
+        name = ": ".join(map(str, reversed(told)))
+        axes.set_title(f"{name} ({runs} run{'s' * (runs != 1)})", loc="left", fontsize=8)
         yield figure, axes, part
     handles = {
         label: handle
@@ -82,7 +88,7 @@ def tiers(times: pd.DataFrame, fits: pd.DataFrame, shape: str) -> Figure:
             low, high = np.min(lines, 0), np.max(lines, 0)
             axes.plot(tokens, lines[0], color=colour, linewidth=0.9)
             axes.fill_between(tokens, low, high, color=colour, alpha=0.2, linewidth=0)
-        _tokens_and_times(axes, "time to fetch")
+        _tokens_and_times(axes, "prefix", "time to fetch")
     return figure
 
 
@@ -95,7 +101,7 @@ def levels(rows: pd.DataFrame) -> Figure:
         for level, colour in zip(_LEVELS, _COLOURS, strict=False):
             at = part[part.level == level]
             _points(axes, at, "prompt_tokens", colour, _LEVELS[level])
-        _tokens_and_times(axes, "time to first token")
+        _tokens_and_times(axes, "prompt", "time to first token")
     return figure
 
 
@@ -110,5 +116,5 @@ def splits(rows: pd.DataFrame) -> Figure:
             name = f"one of two, {connector}" if split == "one engine" else f"two, {connector}"
             label = "one engine on all cores" if connector == "none" else name
             _points(axes, at, "prompt_tokens", colour, label)
-        _tokens_and_times(axes, "time to first token")
+        _tokens_and_times(axes, "prompt", "time to first token")
     return figure
