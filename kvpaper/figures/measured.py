@@ -48,8 +48,8 @@ def _panels(rows: pd.DataFrame, names: list[str], height: float):
     figure, each = panels(1 + height * len(groups), nrows=len(groups), squeeze=False)
     for axes, (told, part) in zip(each[:, 0], groups, strict=True):
         # Without a second run nothing is said of the spread between runs.
-        runs = part.groupby("connector").run.nunique().min() if "connector" in part else None
-        runs = part.run.nunique() if runs is None else runs
+        kinds = [one for _, one in part.groupby("connector")] if "connector" in part else [part]
+        runs = min(one.run.nunique() for one in kinds)
         name = ": ".join(map(str, reversed(told)))
         axes.set_title(f"{name} ({runs} run{'s' * (runs != 1)})", loc="left", fontsize=8)
         yield figure, axes, part
