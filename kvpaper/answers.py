@@ -291,12 +291,13 @@ def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None 
         return paragraphs[0]
     # Records of one instrument alone leave out what the others tell.
     for machine, part in rows.reindex(columns=rows.columns.union(_LAB)).groupby("machine"):
-        said = [*_factorial(part), *_fitted(part), *_held(part)]
+        said = [*_factorial(part), *_fitted(part), *_two_engines(part), *_held(part)]
         paragraphs.append(f"On {machine}: {' '.join(said)}")
     return "\n\n".join(paragraphs)
 
 
-_LAB = ["cap", "cell", "connector", "formula", "process", "shape", "stage", "tier", "tokens", "way"]
+_LAB = ["cap", "cell", "connector", "formula", "process", "prompt_tokens", "shape", "split"]
+_LAB += ["stage", "tier", "tokens", "way"]
 
 
 def _factorial(rows: pd.DataFrame) -> list[str]:
@@ -353,6 +354,23 @@ def _fitted(rows: pd.DataFrame) -> list[str]:
     return [f"Prefixes come back at these rates, lowest and highest run: {'; '.join(parts)}."] * (
         len(parts) > 0
     )
+
+
+def _two_engines(rows: pd.DataFrame) -> list[str]:
+    """What a split costs one request: its first token, and the transfer in it."""
+    sentences = []
+    for connector, moved in rows[rows.quantity == "transfer_time_s"].groupby("connector"):
+        longest = moved[moved.prompt_tokens == moved.prompt_tokens.max()]
+        here = rows[(rows.quantity == "ttft_s") & (rows.connector == connector)]
+        here = here[here.prompt_tokens == longest.prompt_tokens.iloc[0]]
+        times = here.groupby("split").value.median()
+        sentences.append(
+            f"On two engines joined by {connector}, {longest.prompt_tokens.iloc[0]:,.0f} tokens "
+            f"have their first token after {_time(times['two engines'])}, "
+            f"{_time(longest.value.median())} of it for the transfer; one of the engines alone "
+            f"takes {_time(times['one engine'])}."
+        )
+    return sentences
 
 
 def _held(rows: pd.DataFrame) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvpaper import units
-from kvpaper.formulas import recovery, slack
+from kvpaper.formulas import recovery, size, slack
 from kvpaper.lab import weights
 
 Record = Mapping[str, Any]
@@ -61,13 +61,13 @@ def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> di
     """
     from scipy import stats
 
-    size, time = np.asarray(moved_bytes, float), np.asarray(times_s, float)
-    design = np.column_stack([np.ones_like(size), size]) / time[:, None]
+    moved, time = np.asarray(moved_bytes, float), np.asarray(times_s, float)
+    design = np.column_stack([np.ones_like(moved), moved]) / time[:, None]
     answer, *_ = np.linalg.lstsq(design, np.ones_like(time), rcond=None)
     if answer[0] < 0:
         answer = np.array([0.0, np.sum(design[:, 1]) / np.sum(design[:, 1] ** 2)])
     residuals = design @ answer - 1
-    freedom = len(size) - 2
+    freedom = len(moved) - 2
     variance = residuals @ residuals / freedom * np.linalg.inv(design.T @ design)
     half = stats.t.ppf(0.975, freedom) * np.sqrt(np.diag(variance))
     low, high = answer - half, answer + half
@@ -121,6 +121,7 @@ def ratios(records: Iterable[Record]) -> list[Row]:
         *_first_token_ratios(records),
         *_recompute_ratios(records),
         *_transfer_ratios(records),
+        *_size_ratios(records),
     ]
 
 
@@ -166,14 +167,23 @@ def agreement(records: Iterable[Record]) -> list[Row]:
     """Largest difference of a log-probability from the reference, by cell and stage.
 
     The reference is the first answer of the cell without cap and connector, of the same model on
-    the same machine.
+    the same machine; of two engines, that of the one that did the prefill.
     """
-    records = list(_factorial(records))
-    plain = (record for record in records if _cell(record)["cell"] == "none, none")
+    records = list(records)
+    rows = []
+    for record, at in runs(records, "disagg"):
+        told = _logprobs(record)
+        if told:
+            where = {"machine": at["machine"], "model": _model(record), "stage": "decode engine"}
+            where["cell"] = f"two engines, {record['parameters']['connector']}"
+            differs = _difference(told["decode"], told["prefill"])
+            rows.append(_row("logprob_difference", differs, **where))
+    chosen = _factorial(records)
+    plain = (record for record in chosen if _cell(record)["cell"] == "none, none")
     reference = {(machine(one), _model(one)): _logprobs(one)["first"] for one in plain}
-    return [
+    return rows + [
         _row("logprob_difference", _difference(told, reference[of]), stage=stage, **_cell(record))
-        for record in records
+        for record in chosen
         if (of := (machine(record), _model(record))) in reference
         for stage, told in _logprobs(record).items()
     ]
@@ -204,9 +214,9 @@ def transfers(records: Iterable[Record]) -> list[Row]:
         for quantity, tokens in found:
             if quantity == "prefill_s" and step_s:
                 times = found["ttft_s", tokens] - found["prefill_s", tokens] - step_s
-                size = {"prompt_tokens": tokens, "bytes": tokens * _token_bytes(record)}
+                of = {"prompt_tokens": tokens, "bytes": tokens * _token_bytes(record)}
                 spread = _spread({"quantity": "transfer_time_s", "values": times})
-                rows.append({**spread, **at, **_told(record), **size})
+                rows.append({**spread, **at, **_told(record), **of})
     return rows
 
 
@@ -327,6 +337,21 @@ def _transfer_ratios(records: list[Record]) -> list[Row]:
     return rows
 
 
+def _size_ratios(records: list[Record]) -> list[Row]:
+    """Of the bytes that went from one engine to the other: those of the prompts sent."""
+    rows = []
+    for record, at in runs(records, "disagg"):
+        for row in record["rows"]:
+            if row.get("name") == _MOVED and row.get("part") == "proof":
+                sent = row["requests"] * row["prompt_tokens"]
+                predicted = size.kv_bytes_per_token(**_heads(record)) * sent
+                at_length = {"tokens": row["prompt_tokens"], **at}
+                formula = {"formula": "kv_bytes_per_token", "on": record["parameters"]["connector"]}
+                rows.append(_row("ratio", row["values"][0] / predicted, **formula, **at_length))
+    return rows
+
+
+_MOVED = "vllm:nixl_bytes_transferred_sum"
 _PLACE = ("machine", "tier", "way", "shape", "to")
 _TIER = ("quantity", *_PLACE, "run")
 
@@ -369,10 +394,17 @@ def _told(record: Record) -> Row:
 
 
 def _token_bytes(record: Record) -> int:
+    return int(size.kv_bytes_per_token(**_heads(record)))
+
+
+def _heads(record: Record) -> dict[str, float]:
     config = weights.SHAPES[_model(record)]
-    element_bytes = 4 if record["parameters"]["engine"]["dtype"] == "float32" else 2
-    heads = config["num_key_value_heads"] * config["head_dim"]
-    return int(2 * config["num_hidden_layers"] * heads * element_bytes)
+    return {
+        "layers": config["num_hidden_layers"],
+        "kv_heads": config["num_key_value_heads"],
+        "head_dim": config["head_dim"],
+        "element_bytes": 4 if record["parameters"]["engine"]["dtype"] == "float32" else 2,
+    }
 
 
 def _model(record: Record) -> str:

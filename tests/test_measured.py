@@ -197,6 +197,10 @@ def split_record(start, step_s=0.02, rate=1e9):
         rows.append(row("prefill_s", [0.1], split="two engines", **at))
         rows.append(row("ttft_s", [0.1 + moved_s + step_s], split="two engines", **at))
         rows.append(row("ttft_s", [0.1], split="one engine", **at))
+        moved = {"name": "vllm:nixl_bytes_transferred_sum", "requests": 4}
+        rows.append(row("counter", [4 * tokens * 8192], **moved, **at))
+    for engine, last in (("prefill", -3.0), ("decode", -3.25)):
+        rows.append(row("logprob", [-1.0, -2.0, last], engine=engine, tokens="t1 t2 t3"))
     engine = {"model": ".cache/lab/small-moe-abc", "dtype": "float32"}
     return record("disagg", rows, {"connector": "nixl", "engine": engine}, start=start)
 
@@ -209,6 +213,22 @@ def test_a_transfer_is_what_neither_prefill_nor_step_explains():
     assert {one["run"] for one in rows} == {1, 2}
     last = next(one for one in rows if one["run"] == 2 and one["tokens"] == 1024)
     assert last["value"] == pytest.approx(times[2, 1024] / times[1, 1024])
+
+
+def test_what_went_between_engines_is_the_cache_of_the_prompts_and_gives_the_same_answer():
+    found = [split_record("2026-01-01")]
+    sizes = [one for one in measured.ratios(found) if one["formula"] == "kv_bytes_per_token"]
+    # 2 x 8 layers x 2 heads x 64 x 4 bytes
+    assert [one["value"] for one in sizes] == [1.0] * 4
+    (differs,) = measured.agreement(found)
+    assert (differs["cell"], differs["value"]) == ("two engines, nixl", 0.25)
+
+
+def test_the_answer_tells_what_the_split_costs():
+    found = [split_record("2026-01-01")]
+    said = answers.measured(found, [], results.table(measured.everything(found)))
+    assert "joined by nixl, 1,024 tokens" in said
+    assert "13.4\N{NO-BREAK SPACE}ms of it for the transfer" in said
 
 
 def test_figures_have_a_panel_for_each_machine():
