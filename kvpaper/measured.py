@@ -338,8 +338,15 @@ def _transfer_ratios(records: list[Record]) -> list[Row]:
 
 
 def _size_ratios(records: list[Record]) -> list[Row]:
-    """Of the bytes that went from one engine to the other: those of the prompts sent."""
+    """Of the bytes that came from the other engine or from a disk: those of the prompts sent."""
     rows = []
+    for record, at in runs(records, "canary"):
+        for row in record["rows"]:
+            if row["quantity"] == "read_bytes" and row["level"] == "disk":
+                predicted = size.kv_bytes_per_token(**_heads(record)) * row["prompt_tokens"]
+                of = {"tokens": row["prompt_tokens"], "on": "LMCache's disk", **at}
+                value = np.median(row["values"]) / predicted
+                rows.append(_row("ratio", value, formula="kv_bytes_per_token", **of))
     for record, at in runs(records, "disagg"):
         for row in record["rows"]:
             if row.get("name") == _MOVED and row.get("part") == "proof":

@@ -94,6 +94,7 @@ def level_record(start, cached_behind):
         at = {"prompt_tokens": 1088, "level": level}
         rows.append(row("ttft_s", [ttft_s], **at))
         rows.append(row("cached_tokens", [cached], **at))
+    rows.append(row("read_bytes", [1088 * 12_288], prompt_tokens=1088, level="disk"))
     engine = {"model": ".cache/lab/canary-abc", "dtype": "bfloat16"}
     return record("canary", rows, {"connector": "lmcache", "engine": engine}, start=start)
 
@@ -106,7 +107,8 @@ def test_a_hit_is_the_engines_own_hit_and_the_fetch():
     (one,) = (one for one in rows if one["formula"] == "ttft")
     fetch_s = LATENCY_S + 1024 * 12_288 / RATE
     assert one["value"] == pytest.approx(0.6 / (0.5 + fetch_s))
-    assert measured.ratios([tier, level_record("2026-01-02", 1087)]) == []
+    rows = measured.ratios([tier, level_record("2026-01-02", 1087)])
+    assert [(one["formula"], one["value"]) for one in rows] == [("kv_bytes_per_token", 1.0)]
 
 
 def test_prefill_at_one_rate_for_all_lengths():
