@@ -54,7 +54,9 @@ class Prose(HTMLParser):
 
 
 def prose(page: Path) -> list[str]:
-    texts = (" ".join(text.split()) for text in Prose(page.read_text("utf-8")).texts)
+    # The book sets apostrophes as printers do.
+    html = page.read_text("utf-8").replace("’", "'")
+    texts = (" ".join(text.split()) for text in Prose(html).texts)
     return [text for text in texts if text]
 
 
