@@ -1,6 +1,7 @@
 """Disaggregation and its open loops, with stand-ins for the engines."""
 
 import json
+import sys
 from collections import Counter
 
 import numpy as np
@@ -108,7 +109,7 @@ def sides(monkeypatch, model):
 
     monkeypatch.setattr(engine, "launch", launch)
     monkeypatch.setattr(disagg, "LENGTHS", (256, 512))
-    return engine.Settings(model)
+    return engine.Settings(model, sys.executable)
 
 
 def rows(run, **at):

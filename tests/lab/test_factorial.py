@@ -1,6 +1,7 @@
 """The 2x2 without an engine: a stand-in with a prefix cache, a cap and a connector."""
 
 import json
+import sys
 
 import pytest
 
@@ -60,7 +61,7 @@ def stand_in(monkeypatch, model):
         return server
 
     monkeypatch.setattr(engine, "start", start)
-    return engine.Settings(model, kv_cache_bytes=1 << 20)
+    return engine.Settings(model, sys.executable, kv_cache_bytes=1 << 20)
 
 
 def cached(record):
