@@ -15,7 +15,7 @@ import browser
 import calculator
 import numpy as np
 import pytest
-from calculator import ported, translate
+from calculator import ported, simulated, translate
 
 from kvpaper import data, evaluate, latency, models, results, scenario
 from kvpaper.errors import InputError
@@ -548,11 +548,11 @@ def page(tab, tmp_path):
 
 
 def settle(tab):
-    """Wait for what follows when the hand rests."""
-    before = (
-        "document.querySelector('.status').textContent = ''; dispatchEvent(new Event('hashchange'))"
+    """Have the page tell all it has to tell, and wait for what follows when the hand rests."""
+    tab.evaluate(
+        "document.querySelector('.status').textContent = '';"
+        "document.querySelector('input[type=number]').dispatchEvent(new Event('blur'))"
     )
-    tab.evaluate(before)
     tab.wait("document.querySelector('.status').textContent !== ''")
 
 
@@ -819,6 +819,61 @@ def test_what_the_package_refuses_the_page_refuses_in_its_words(page):
     settle(tab)
     worth = tab.evaluate("document.querySelectorAll('.lines')[1].textContent")
     assert worth == "tail_exponent: found 1, expected a number inside (0, 1)"
+
+
+def cell_rows(costs, **at):
+    """Rows of a replay of four cells; no cost is one that cannot meet its target for a token."""
+    for cell, usd in zip(simulated.CELLS, costs, strict=True):
+        binding = {"binding": "ttft" if usd else "tpot"}
+        yield results.row("feasible", float(bool(usd)), "simulated", cell=cell, **binding, **at)
+        for band, factor in (("middle", 1), ("low", 0.95), ("high", 1.05)) if usd else ():
+            name, value = "usd_per_million_output_tokens", usd * factor
+            yield results.row(name, value, "simulated", cell=cell, band=band, **at)
+            yield results.row(name, 2 * usd, "predicted", cell=cell, **at)
+
+
+@needs_browser
+def test_four_cells_come_from_the_nearest_replay_or_not_at_all(page, tmp_path, monkeypatch):
+    tab = page("paper")
+    hidden = "[...document.querySelectorAll('.calculator section')].at(-1).hidden"
+    assert tab.evaluate(hidden) is not bool(simulated.cases(scenario.load("paper")))
+
+    monkeypatch.setattr(results, "folder", lambda name: tmp_path / name)
+    rows = [
+        *cell_rows((4.0, 3.0, 3.5, 2.0), ttft_slo_s=0.3),
+        *cell_rows((40.0, 30.0, 35.0, 36.0), ttft_slo_s=3.0),
+        *cell_rows((9.0, None, 8.0, None), model="DeepSeek-V3", ttft_slo_s=2.0),
+        *list(cell_rows((1.0, 1.0, 1.0, 1.0), ttft_slo_s=0.31))[:-1],
+        *list(cell_rows((1.0, 1.0, 1.0, 1.0), ttft_slo_s=0.32))[:-8],
+    ]
+    (tmp_path / "paper").mkdir()
+    results.table(rows).to_csv(tmp_path / "paper/70_combined.csv", index=False)
+    cases = simulated.cases(scenario.load("paper"))
+    assert [case["at"]["ttft_slo_s"] for case in cases] == [0.3, 3.0, 2.0, 0.31]
+    assert cases[0]["cells"]["both"] == pytest.approx({"middle": 2.0, "low": 1.9, "high": 2.1})
+    assert cases[2]["cells"]["both"] == {"binding": "tpot"}
+
+    script.cache_clear()
+    tab = page("paper")
+    script.cache_clear()
+    fleet = "[...document.querySelectorAll('.verdict')].at(-1).textContent"
+    nearest = "[...document.querySelectorAll('.told')].at(-1).textContent"
+    assert tab.evaluate(fleet) == (
+        "Split, tiers: 2\N{NO-BREAK SPACE}USD a million output tokens, "
+        "33\N{NO-BREAK SPACE}% below split, HBM only."
+    )
+    assert "Llama-3.1-8B, mooncake conversation" in tab.evaluate(nearest)
+    enter(tab, "Target", 1500)
+    settle(tab)
+    assert tab.evaluate(fleet).startswith("Split, HBM only: 30")
+    choose(tab, "model", "deepseek-v3")
+    settle(tab)
+    assert tab.evaluate(fleet).startswith("One pool, tiers: 8")
+    assert "Split, tiers cannot meet the TPOT target." in tab.evaluate(nearest)
+    assert tab.evaluate("document.querySelectorAll('#calculator-cells .cross').length") == 2
+    choose(tab, "model", "gpt-oss-20b")
+    settle(tab)
+    assert tab.evaluate(hidden) is True
 
 
 @needs_browser

@@ -15,6 +15,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
 
+from calculator import simulated
 from calculator.ported import inputs, program, tables
 from calculator.translate import literal
 from kvpaper import answers, data, latency, models, scenario, units
@@ -135,6 +136,7 @@ def page(name: str) -> dict[str, Any]:
         "elements": get_args(Serving.model_fields["element"].annotation),
         "tiers": {tier: [_title(tier), answers.TIERS[tier]] for tier in get_args(TierName)},
         "times": [[text, 1 / units.per(1.0, text)] for text in _TIMES],
+        "cases": simulated.cases(built),
         "rent_unit": 1 / units.per(1.0, "USD/GB/month"),
         "sizes": [[text, 1 / units.per(1.0, text)] for text in _SIZES],
     }

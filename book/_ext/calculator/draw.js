@@ -208,3 +208,35 @@ const drawInterval = (figure, words, { spans, time }) => {
         line("span", start, y, end, y), dot(start, y, false, 5), dot(end, y, true, 5)));
   });
 };
+
+// Cost of each cell with its band, or that it is not feasible.
+const drawCells = (figure, words, { cells, usd }) => {
+  const plot = drawing(figure, 52 + 34 * cells.length, words, { left: 128, right: 14, top: 8, bottom: 44 });
+  const { svg, area } = plot;
+  const known = cells.flatMap(({ low, middle, high }) => [low, middle, high]).filter((x) => x > 0);
+  const most = Math.max(...known, 1e-9) * 1.25;
+  const x = scale(0, most, area.left, area.right);
+  const power = 10 ** Math.floor(Math.log10(most));
+  const step = power * (most < 3 * power ? 0.5 : most < 6 * power ? 1 : 2);
+  const ticks = Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
+  axisX(plot, x, ticks, (tick) => Number(tick.toPrecision(2)), "USD per million output tokens");
+  const least = Math.min(...cells.map((cell) => cell.middle ?? Infinity));
+  cells.forEach((cell, i) => {
+    const y = area.top + 18 + 34 * i;
+    const [low, at, high] = [cell.low ?? cell.middle, cell.middle, cell.high ?? cell.middle].map(x);
+    svg.append(text(area.left - 8, y + 4, cell.name, { class: "row", "text-anchor": "end" }));
+    if (cell.binding) {
+      svg.append(
+        make("path", { class: "cross", d: `M${area.left + 7},${y - 5}l10,10m0,-10l-10,10` }),
+        text(area.left + 26, y + 4, "cannot meet the target", { class: "value" }));
+      return;
+    }
+    const told = usd(cell.middle);
+    const before = high + 11 + 6.6 * told.length > area.right;
+    svg.append(make("g", { class: "cell" },
+      line("span", low, y, high, y), dot(at, y, cell.middle === least),
+      text(before ? low - 11 : high + 11, y + 4, told, {
+        class: "value", "text-anchor": before ? "end" : "start",
+      })));
+  });
+};

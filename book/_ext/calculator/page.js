@@ -251,6 +251,11 @@ const answerPart = (page, known) => {
     strip: make("ul", { class: "strip", "aria-hidden": "true" }),
     refusal: make("p", { class: "refusal", role: "alert", hidden: true }),
     kinds: [paragraph("kind"), paragraph("kind"), paragraph("kind")],
+    fleet: paragraph("verdict"),
+    nearest: paragraph("told"),
+    cells: figure("cells",
+      "Cost of each fleet at its own best, with its band over seeds; a cross where the target "
+      + "cannot be met."),
     verdict: paragraph("verdict"),
     left: paragraph("told"),
     lines: list(),
@@ -278,6 +283,10 @@ const answerPart = (page, known) => {
       at.kinds[0], at.verdict, at.left, at.point, at.lines, at.load, at.curves),
     section("How much of a tier is worth buying?", at.kinds[1], at.worth, at.capacity),
     section("How long is a prefix worth keeping?", at.kinds[2], at.keep, at.interval));
+  const simulated = section("Which fleet is cheapest?",
+    make("p", { class: "kind" }, make("span", { class: "kind-simulated" }, "simulated")),
+    at.fleet, at.nearest, at.cells);
+  answers.append(simulated);
   const element = make("div", { class: "results" },
     at.strip, at.refusal, answers, numbers, folded("Inputs and their sources", at.sources));
 
@@ -466,6 +475,44 @@ const answerPart = (page, known) => {
     drawInterval(at.interval, `Break-even interval: ${drawn.join("; ")}.`, { spans, time });
   };
 
+  // The simulated case nearest to the setting: of the same model, then by targets, reuse and trace.
+  const FLEETS = {
+    none: "One pool, HBM only", tiered: "One pool, tiers",
+    disaggregated: "Split, HBM only", both: "Split, tiers",
+  };
+  const tellCells = (scenario) => {
+    const { slo, workload, model } = scenario;
+    const factor = (a, b) => Math.abs(Math.log(a / b));
+    const apart = ({ at: replayed }) =>
+      factor(slo.ttft_s, replayed.ttft_slo_s) + factor(slo.tpot_s, replayed.tpot_slo_s)
+      + Math.abs(workload.ceiling - replayed.ceiling) + (replayed.trace === workload.trace ? 0 : 1);
+    const [nearest] = page.cases
+      .filter((each) => model.name.endsWith(each.at.model))
+      .sort((a, b) => apart(a) - apart(b));
+    simulated.hidden = !nearest;
+    if (!nearest) return;
+    const { ttft_slo_s, tpot_slo_s, ceiling, ...rest } = nearest.at;
+    const cells = Object.keys(FLEETS).map((name) => ({ name: FLEETS[name], ...nearest.cells[name] }));
+    const ranked = cells.filter((cell) => !cell.binding).sort((a, b) => a.middle - b.middle);
+    const usd = (x) => `${digits(x)}\u00a0USD`;
+    const [best, second] = ranked;
+    const lead = second
+      ? `, ${percent(1 - best.middle / second.middle, 2)} below ${second.name.replace(/^./, (c) => c.toLowerCase())}`
+      : "";
+    at.fleet.textContent = best ? `${best.name}: ${usd(best.middle)} a million output tokens${lead}.`
+      : "No fleet meets the targets.";
+    const unmet = cells.filter((cell) => cell.binding)
+      .map((cell) => `${cell.name} cannot meet the ${cell.binding.toUpperCase()} target.`);
+    const others = Object.values(rest).map((each) => String(each).replaceAll("_", " "));
+    at.nearest.textContent =
+      `The nearest case that was replayed: ${others.join(", ")}; targets of ${time(ttft_slo_s)} for the `
+      + `first token and ${time(tpot_slo_s)} for each next one; ceiling ${percent(ceiling)}. A replay `
+      + "answers this, not a formula: the sliders choose among its cases and do not compute. "
+      + unmet.join(" ");
+    const drawn = cells.map((cell) => `${cell.name} ${cell.binding ? "not feasible" : usd(cell.middle)}`);
+    drawCells(at.cells, `USD per million output tokens: ${drawn.join("; ")}.`, { cells, usd });
+  };
+
   const heads = (...names) =>
     make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name))));
   const body = (rows) => make("tbody", {}, ...rows.map(([name, ...cells]) =>
@@ -562,6 +609,7 @@ const answerPart = (page, known) => {
     draw: (scenario) => {
       showCurves(scenario);
       showCapacity(scenario);
+      tellCells(scenario);
     },
     tellSources,
   };
