@@ -203,16 +203,18 @@ def transfers(records: Iterable[Record]) -> list[Row]:
     """Time between the end of the prefill and the first token, less one decode step.
 
     That is what moving the cache from one engine to the other took, the engines' handling included.
+    Lengths of which nothing came are left out: LMCache moves whole chunks.
     """
     rows = []
     for record, at in runs(records, "disagg"):
         found = {}
+        came = {row.get("prompt_tokens") for row in record["rows"] if row.get("name") in _CAME}
         for row in record["rows"]:
             if row.get("part") == "proof" and row.get("split") == "two engines":
                 found[row["quantity"], row["prompt_tokens"]] = np.asarray(row["values"])
         step_s = _step_s(record)
         for quantity, tokens in found:
-            if quantity == "prefill_s" and step_s:
+            if quantity == "prefill_s" and step_s and tokens in came:
                 times = found["ttft_s", tokens] - found["prefill_s", tokens] - step_s
                 of = {"prompt_tokens": tokens, "bytes": tokens * _token_bytes(record)}
                 spread = _spread({"quantity": "transfer_time_s", "values": times})
@@ -359,6 +361,7 @@ def _size_ratios(records: list[Record]) -> list[Row]:
 
 
 _MOVED = "vllm:nixl_bytes_transferred_sum"
+_CAME = (_MOVED, "vllm:external_prefix_cache_hits_total")
 _PLACE = ("machine", "tier", "way", "shape", "to")
 _TIER = ("quantity", *_PLACE, "run")
 
