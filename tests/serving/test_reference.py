@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from fleets import random_fleet, random_trace
-from reference import Reference
+from plain_replay import Reference
 
 from kvpaper.serving.replay import replay
 
