@@ -100,11 +100,11 @@ measure: $(ENV) ## Time the tiers of this machine: memory, disk, LMCache if .eng
 canary: $(ENV) $(ENGINE) ## The paper's 2x2 and disaggregation on real engines of this machine (about an hour)
 	@echo "This starts about 20 engines one after the other: an hour on two quiet cores, 16 GiB of memory,"
 	@echo "5 GB of disk. Ctrl-C loses the cell under way; the next call goes on after it. Records: data/measured"
-	$(BIN)/kvpaper measure factorial --resume --model small-moe
-	$(BIN)/kvpaper measure factorial --resume --model canary
 	$(BIN)/kvpaper measure disagg --connector nixl
 	$(BIN)/kvpaper measure disagg --connector lmcache --loops shared:0.3:1
 	$(BIN)/kvpaper measure disagg --connector none --threads 2
+	$(BIN)/kvpaper measure factorial --resume --model small-moe
+	$(BIN)/kvpaper measure factorial --resume --model canary
 	$(BIN)/kvpaper measure check
 
 .PHONY: engine-lock

@@ -14,6 +14,7 @@ Whatever else ends the block (Ctrl-C, SIGTERM, a fault) leaves a record too and 
 
 import fcntl
 import json
+import math
 import os
 import resource
 import secrets
@@ -135,6 +136,7 @@ class Run:
         ending.end_orphans(self.path.parent, self.folder)
         self.path.mkdir(parents=True)
         self._begin, self._events = time.monotonic(), machine.memory_events()
+        self._other_cpu_s = machine.other_cpu_s()
         # Held until this process is gone, however it goes: by that a later run tells what is left.
         os.mkdir(self._temporary, 0o700)
         self._lock = (self.path / LOCK).open("x", encoding="utf-8")
@@ -356,13 +358,17 @@ class Run:
         shutil.rmtree(self._temporary, ignore_errors=True)
         if why:
             self.say(f"{outcome}: {why}")
+        duration_s = time.monotonic() - self._begin
+        busy = (machine.other_cpu_s() - self._other_cpu_s) / duration_s
+        if math.isfinite(busy):
+            self.record["machine"]["busy_cores_of_others"] = round(max(busy, 0.0), 3)
         now = machine.memory_events()
         events = {name: now[name] - before for name, before in self._events.items() if name in now}
         if events.get("machine_oom_kill") or events.get("cgroup_oom_kill"):
             self._note("ERROR kvpaper.lab:0 oom_kill event while the run went on")
         logs = [self._log, *(part.log for part in self._watch.parts.values())]
         self.record |= {
-            "duration_s": time.monotonic() - self._begin,
+            "duration_s": duration_s,
             "logs": [log.close() for log in logs],
             "processes": [one.summary() for one in self._watch.seen.values()],
             "memory": {"peak_rss_bytes": self._watch.peak_rss_bytes, **events},

@@ -40,7 +40,7 @@ def add_arguments(instruments: Any) -> None:
     text = "open loops, PATTERN:REQUESTS_PER_S:SEED; unique, shared or sessions"
     disagg.add_argument("--loops", default=_LOOPS, help=text)
     disagg.add_argument(
-        "--requests", type=command.count, default=100, metavar="N", help="of a loop"
+        "--requests", type=command.count, default=60, metavar="N", help="of a loop"
     )
     disagg.add_argument("--repeats", type=command.count, default=3, metavar="N")
     command.record_arguments(disagg)

@@ -2,9 +2,11 @@
 
 import getpass
 import json
+import math
 import os
 import platform
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -196,6 +198,20 @@ def memory_events() -> dict[str, int]:
         if line.startswith("oom_kill "):
             found["machine_oom_kill"] = int(line.split()[1])
     return found
+
+
+def other_cpu_s() -> float:
+    """Processor time of the machine that this process and its reaped children did not use [s].
+
+    Two readings tell how busy others kept the machine between them; NaN where the system is silent.
+    """
+    line = _read("/proc/stat").partition("\n")[0].split()
+    if line[:1] != ["cpu"]:
+        return math.nan
+    user, nice, system, _, _, irq, softirq, steal = map(int, line[1:9])
+    busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    own = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return busy_s - sum(one.ru_utime + one.ru_stime for one in own)
 
 
 def _gpus() -> list[dict[str, Any]]:
