@@ -20,20 +20,23 @@ _WORTH = "worth_buying_bytes"
 _LEAST_BYTES = 1e6
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds in a unit that fits, for prose."""
     if seconds > 1e10:
         return f"more than 300{_SPACE}years"
     text = units.text(seconds, units.TIMES).replace("us", "µs") if seconds else "0 s"
     return text.replace(" ", _SPACE)
 
 
-def _size(count: float) -> str:
+def size(count: float) -> str:
+    """Bytes in a unit that fits, for prose."""
     if count < 1:
         return f"less than 1{_SPACE}B" if count else f"0{_SPACE}B"
     return units.text(count, units.SIZES).replace(" ", _SPACE)
 
 
-def _listed(parts: list[str]) -> str:
+def listed(parts: list[str]) -> str:
+    """Names with commas and an "and"."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
@@ -87,7 +90,7 @@ def kv_bytes(rows: pd.DataFrame) -> str:
     least, most = longest.iloc[0], longest.iloc[-1]
     return (
         f"{told} Over {longest.tokens.iloc[0]:,.0f} tokens the models compared here take between "
-        f"{_size(least.value)} ({least.model}) and {_size(most.value)} ({most.model}), "
+        f"{size(least.value)} ({least.model}) and {size(most.value)} ({most.model}), "
         f"a factor of {most.value / least.value:,.0f}."
     )
 
@@ -96,9 +99,9 @@ def recovery(chart: pd.DataFrame, crossovers: pd.DataFrame) -> str:
     """The gap between tiers, and which of them ever beats recomputing."""
     ratio = chart[chart.quantity == "fetch_time_ratio"].iloc[0]
     times = _by_tier(chart, "fetch_time_s")
-    fastest = f"1 GB of cache comes back in {_time(times[ratio.over])} from {TIERS[ratio.over]}"
+    fastest = f"1 GB of cache comes back in {duration(times[ratio.over])} from {TIERS[ratio.over]}"
     sentences = [
-        f"{fastest} and in {_time(times[ratio.tier])} from {TIERS[ratio.tier]}, a factor of "
+        f"{fastest} and in {duration(times[ratio.tier])} from {TIERS[ratio.tier]}, a factor of "
         f"{ratio.value:,.0f}."
         if len(times) > 1
         else f"{fastest}, the only tier."
@@ -113,13 +116,13 @@ def recovery(chart: pd.DataFrame, crossovers: pd.DataFrame) -> str:
     always = [TIERS[tier] for tier, start in starts.items() if start <= 256]
     if always:
         sentences.append(
-            f"Fetching beats recomputing for any prefix worth caching from {_listed(always)}."
+            f"Fetching beats recomputing for any prefix worth caching from {listed(always)}."
         )
     if late:
-        sentences.append(f"Fetching beats recomputing {_listed(late)}.")
+        sentences.append(f"Fetching beats recomputing {listed(late)}.")
     if never:
         sentences.append(
-            f"At no length looked at does fetching from {_listed(never)} beat recomputing."
+            f"At no length looked at does fetching from {listed(never)} beat recomputing."
         )
     return " ".join(sentences)
 
@@ -133,9 +136,9 @@ def slack(rows: pd.DataFrame, tokens: float, target_s: float) -> str:
     )
     meets = "within" if cold["disaggregated"] <= target_s else "beyond"
     sentences = [
-        f"With a prefix of {_counted(tokens, 'token')} the target leaves {_signed(left['one'])} "
+        f"With a prefix of {counted(tokens, 'token')} the target leaves {_signed(left['one'])} "
         f"for a fetch in one pool and {_signed(left['disaggregated'])} when prefill and decode are "
-        f"split. Without any cache the first token comes after {_time(cold['disaggregated'])}, "
+        f"split. Without any cache the first token comes after {duration(cold['disaggregated'])}, "
         f"{meets} the target."
     ]
     kept = {
@@ -147,7 +150,7 @@ def slack(rows: pd.DataFrame, tokens: float, target_s: float) -> str:
     for tier, fits in within.items():
         if tier in kept["disaggregated"]:
             continue
-        name = _capital(TIERS[tier])
+        name = capital(TIERS[tier])
         if tier in kept["one"]:
             verdict = f"The split takes {TIERS[tier]} off the critical path"
         elif fits:
@@ -160,7 +163,7 @@ def slack(rows: pd.DataFrame, tokens: float, target_s: float) -> str:
         sentences.append(f"{verdict}{rescue}.")
     if kept["disaggregated"]:
         verb = "stays" if len(kept["disaggregated"]) == 1 else "stay"
-        stay = _listed([TIERS[tier] for tier in kept["disaggregated"]])
+        stay = listed([TIERS[tier] for tier in kept["disaggregated"]])
         sentences.append(f"On the critical path {verb} {stay}.")
     else:
         sentences.append("No tier stays on the critical path.")
@@ -168,10 +171,11 @@ def slack(rows: pd.DataFrame, tokens: float, target_s: float) -> str:
 
 
 def _signed(seconds: float) -> str:
-    return _time(seconds) if seconds > 0 else f"nothing ({_time(-seconds)} too little)"
+    return duration(seconds) if seconds > 0 else f"nothing ({duration(-seconds)} too little)"
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """The text with its first letter as at the start of a sentence."""
     return text[0].upper() + text[1:]
 
 
@@ -192,12 +196,12 @@ def break_even(
     for tier, part in intervals.groupby("tier", sort=False) if len(intervals) else ():
         times = part.set_index("loading").value
         spans.append(
-            f"{_time(times['gpu waits'])} (the GPU waits while it loads) to "
-            f"{_time(times['free'])} (loading is free) in {TIERS[tier]}"
+            f"{duration(times['gpu waits'])} (the GPU waits while it loads) to "
+            f"{duration(times['free'])} (loading is free) in {TIERS[tier]}"
         )
     if spans:
         paragraphs.append(
-            f"A prefix that comes back for certain is worth keeping for {_listed(spans)}."
+            f"A prefix that comes back for certain is worth keeping for {listed(spans)}."
         )
     return "\n\n".join(paragraphs)
 
@@ -209,24 +213,24 @@ def _worth(rows: pd.DataFrame, tier: str, held: float) -> str:
     low, high = (_one(rows, _WORTH, band=band) for band in ("low", "high"))
     name = TIERS[tier] if use == "critical path" else f"{TIERS[tier]}, as a source of prefetches,"
     if ratio == 0:
-        off = f"{_capital(TIERS[tier])} is off the critical path"
+        off = f"{capital(TIERS[tier])} is off the critical path"
         return f"{off} and no prefetch is in time: buy none."
     if math.isinf(ratio):
-        return f"A byte of {name} has no rent: use what there is, {_size(held)}."
+        return f"A byte of {name} has no rent: use what there is, {size(held)}."
     if worth < _LEAST_BYTES:
         return (
             f"Alone, {name} has a marginal ratio of {ratio:.2g} at the working set: next to "
-            f"nothing is worth buying ({_size(high)} at best)."
+            f"nothing is worth buying ({size(high)} at best)."
         )
     branch = (
         "the whole working set earns its rent"
         if ratio >= 1
         else "the last bytes of the working set do not earn their rent"
     )
-    more = f", more than the {_size(held)} of this scenario" if worth > held else ""
+    more = f", more than the {size(held)} of this scenario" if worth > held else ""
     return (
         f"Alone, {name} has a marginal ratio of {ratio:.2g} at the working set, so {branch}: "
-        f"{_size(worth)} would be worth buying{_band(low, high)}{more}."
+        f"{size(worth)} would be worth buying{_band(low, high)}{more}."
     )
 
 
@@ -234,17 +238,17 @@ def _wear(costs: pd.DataFrame, tier: str, held: float) -> str:
     written, rated = (
         _one(costs, name) for name in ("drive_writes_per_day", "rated_writes_per_day")
     )
-    over = f"{_size(held)} of {TIERS[tier]} are written over {written:.2g} times a day"
+    over = f"{size(held)} of {TIERS[tier]} are written over {written:.2g} times a day"
     if written <= rated:
         return f"{over}, within their rating."
-    life = _time(_one(costs, "life_s"))
+    life = duration(_one(costs, "life_s"))
     return f"{over} against a rating of {rated:.2g}; their rent is counted over {life}."
 
 
 def _band(low: float, high: float) -> str:
-    if _size(low) == _size(high):
+    if size(low) == size(high):
         return " at every price in the band"
-    return f" ({_size(low)} to {_size(high)} over the band of prices)"
+    return f" ({size(low)} to {size(high)} over the band of prices)"
 
 
 def overview(rows: pd.DataFrame, tier: str, read_bytes_per_s: float) -> str:
@@ -255,18 +259,18 @@ def overview(rows: pd.DataFrame, tier: str, read_bytes_per_s: float) -> str:
     tokens = needed.tokens.iloc[0]
     told = (
         f"To be worth waiting for, a prefix of {tokens:,.0f} tokens must come at "
-        f"{_size(needed.value.iloc[0])}/s for {needed.model.iloc[0]} and at "
-        f"{_size(needed.value.iloc[-1])}/s for {needed.model.iloc[-1]}."
+        f"{size(needed.value.iloc[0])}/s for {needed.model.iloc[0]} and at "
+        f"{size(needed.value.iloc[-1])}/s for {needed.model.iloc[-1]}."
         if math.isfinite(needed.value.iloc[-1])
         else "The target leaves no slack for some of the models compared."
     )
-    rate = f"{_capital(TIERS[tier])} at {_size(read_bytes_per_s)}/s is"
+    rate = f"{capital(TIERS[tier])} at {size(read_bytes_per_s)}/s is"
     if fits.empty or misses.empty:
         verdict = "too slow" if fits.empty else "fast enough"
         return f"{told} {rate} {verdict} for every model compared."
     return (
-        f"{told} {rate} fast enough for {_listed(list(fits.model))} and too slow for "
-        f"{_listed(list(misses.model))}. The verdict follows from the cache per token, the cost of "
+        f"{told} {rate} fast enough for {listed(list(fits.model))} and too slow for "
+        f"{listed(list(misses.model))}. The verdict follows from the cache per token, the cost of "
         "prefill and what an instance can read."
     )
 
@@ -284,7 +288,7 @@ def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None 
     completed = sum(record.get("outcome") == "completed" for record in records)
     machines = len({str(record.get("machine")) for record in records})
     paragraphs = [
-        f"{_counted(len(records), 'record')} from {_counted(machines, 'machine')}, of which "
+        f"{counted(len(records), 'record')} from {counted(machines, 'machine')}, of which "
         f"{completed} completed."
     ]
     if rows is None or rows.empty:
@@ -314,7 +318,7 @@ def _factorial(rows: pd.DataFrame) -> list[str]:
     if told:
         sentences.append(
             f"of {evicted.tokens.max():,.0f} tokens that other prompts had pushed out, "
-            f"{_listed(told)} were still cached."
+            f"{listed(told)} were still cached."
         )
     agree = rows[rows.quantity == "logprob_difference"]
     right = agree[~agree.stage.isin(["one token differs", "spoiled disk"])]
@@ -334,7 +338,7 @@ def _factorial(rows: pd.DataFrame) -> list[str]:
     if len(small):
         sentences.append(
             f"A cap that is too small dies at start with the paper's message; what tells the cause "
-            f"was written by {_listed(sorted(set(small.process)))}."
+            f"was written by {listed(sorted(set(small.process)))}."
         )
     return sentences
 
@@ -350,7 +354,7 @@ def _fitted(rows: pd.DataFrame) -> list[str]:
     for (tier, way), part in here.groupby(["tier", "way"]) if len(here) else ():
         low, high = part.value.min(), part.value.max()
         name = tier if way in ("copy", "get") else f"{tier} ({way})"
-        parts.append(f"{name} {_size(low)}/s" + (f" to {_size(high)}/s" if high > low else ""))
+        parts.append(f"{name} {size(low)}/s" + (f" to {size(high)}/s" if high > low else ""))
     return [f"Prefixes come back at these rates, lowest and highest run: {'; '.join(parts)}."] * (
         len(parts) > 0
     )
@@ -366,9 +370,9 @@ def _two_engines(rows: pd.DataFrame) -> list[str]:
         times = here.groupby("split").value.median()
         sentences.append(
             f"On two engines joined by {connector}, {longest.prompt_tokens.iloc[0]:,.0f} tokens "
-            f"have their first token after {_time(times['two engines'])}, "
-            f"{_time(longest.value.median())} of it for the transfer; one of the engines alone "
-            f"takes {_time(times['one engine'])}."
+            f"have their first token after {duration(times['two engines'])}, "
+            f"{duration(longest.value.median())} of it for the transfer; one of the engines alone "
+            f"takes {duration(times['one engine'])}."
         )
     return sentences
 
@@ -386,7 +390,8 @@ def _held(rows: pd.DataFrame) -> list[str]:
     ] * (len(parts) > 0)
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, plural where it is due."""
     return f"{count:,.0f} {noun}{'s' * (count != 1)}"
 
 
@@ -404,7 +409,7 @@ def incident(facts: dict, verdict: dict, reports: pd.DataFrame) -> str:
     return (
         f"On {facts['date']} the engine was started {len(starts)} times on {facts['gpu']} and "
         f"{facts['samples']} samples were taken; of the cause, {told}. Of "
-        f"{_counted(total, 'public report')} read for this chapter, {int(shown.value.sum())} hold "
+        f"{counted(total, 'public report')} read for this chapter, {int(shown.value.sum())} hold "
         f"the line that proves the cause; there are {shown['class'].nunique()} classes of it, and "
         f"in {outside} of these reports the line stood in the process that prints the outer "
         "message."
@@ -416,7 +421,7 @@ def reuse(own: pd.DataFrame, public: pd.DataFrame, marks: pd.DataFrame) -> str:
     name = str(own.trace.iloc[0])
     sentences = [
         f"The trace of this scenario is {name.replace('_', ' ')}: "
-        f"{_one(own, 'requests'):,.0f} requests over {_time(_one(own, 'duration_s'))}, of whose "
+        f"{_one(own, 'requests'):,.0f} requests over {duration(_one(own, 'duration_s'))}, of whose "
         f"blocks {_one(own, 'ceiling', rate='block'):.0%} were seen before."
     ]
     sentences.append(_closed_form(own))
@@ -429,10 +434,10 @@ def reuse(own: pd.DataFrame, public: pd.DataFrame, marks: pd.DataFrame) -> str:
             for band in ("low", "high")
         )
         sentences.append(
-            f"At its prices {_size(blocks * block_bytes)} of {TIERS[tier]} are worth buying"
+            f"At its prices {size(blocks * block_bytes)} of {TIERS[tier]} are worth buying"
             f"{_band(low, high)}, for a block hit rate of {hits:.0%}."
             if blocks
-            else f"At its prices no {TIERS[tier]} is worth buying ({_size(high)} at best)."
+            else f"At its prices no {TIERS[tier]} is worth buying ({size(high)} at best)."
         )
     verdicts = {
         trace: part[part.quantity == "closed_form_loss"].verdict.iloc[0]
@@ -441,8 +446,8 @@ def reuse(own: pd.DataFrame, public: pd.DataFrame, marks: pd.DataFrame) -> str:
     refused = [trace for trace, verdict in verdicts.items() if verdict == "refused"]
     if refused:
         sentences.append(
-            f"Of {_counted(len(verdicts), 'public trace')} the closed form is refused on "
-            f"{_listed([trace.replace('_', ' ') for trace in refused])}."
+            f"Of {counted(len(verdicts), 'public trace')} the closed form is refused on "
+            f"{listed([trace.replace('_', ' ') for trace in refused])}."
         )
     return " ".join(sentences)
 
