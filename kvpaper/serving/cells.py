@@ -80,20 +80,26 @@ class Bench:
     ----------
     case : Case
     trace : BlockTrace
+    superposed : callable, optional
+        The trace at a step of the grid of rates, by a seed; instead of copies of its sessions.
     """
 
-    def __init__(self, case: Case, trace: BlockTrace) -> None:
+    def __init__(
+        self,
+        case: Case,
+        trace: BlockTrace,
+        superposed: Callable[[int, int], BlockTrace] | None = None,
+    ) -> None:
         self.case = case
         self.load = closed_form.Load.of(trace)
         self._served: dict[tuple, Served] = {}
         enough = 2 * search.LEAST_REQUESTS / trace.requests
         self.lowest = int(np.ceil(np.log(enough) / np.log(STEP)))
 
-        @lru_cache(maxsize=48)
-        def superposed(step: int, seed: int) -> BlockTrace:
+        def copied(step: int, seed: int) -> BlockTrace:
             return arrivals.scaled(arrivals.spread(trace, seed), STEP**step, seed)
 
-        self._superposed = superposed
+        self._superposed = lru_cache(maxsize=48)(superposed or copied)
 
     def on(self, case: Case) -> "Bench":
         """The same trace and replays for another case of the model."""
@@ -272,13 +278,14 @@ def _neighbours(chosen: Configuration, gpus: int) -> Iterator[Configuration]:
                 yield chosen._replace(prefill_instances=count, decode_instances=rest)
 
 
-def _cell(
+def best_cell(
     bench: Bench,
     targets: Targets,
     name: str,
-    prices: Prices | None,
-    first: Iterable[Configuration],
+    prices: Prices | None = None,
+    first: Iterable[Configuration] = (),
 ) -> Cell:
+    """One cell at its own best; the configurations of ``first`` run first."""
     race = _race(bench, targets, name, prices, first)
     if race.best is None:
         nothing = np.full(len(SEEDS), np.inf)
@@ -324,7 +331,7 @@ def best_cells(
         if tiers:  # to buy none is a choice
             near.append(found["disaggregated" if split else "none"])
         tried = [cell.configuration for cell in near if cell and cell.configuration]
-        found[name] = _cell(bench, targets, name, prices, tried)
+        found[name] = best_cell(bench, targets, name, prices, tried)
     return found
 
 
