@@ -290,16 +290,30 @@ def best_cell(
     if race.best is None:
         nothing = np.full(len(SEEDS), np.inf)
         return Cell(name, None, nothing, np.zeros(len(SEEDS)), None, race.binding, 0.0)
-    runs = [bench.highest(race.best, targets, seed, race.step, prices) for seed in SEEDS]
+    return costed(bench, targets, name, race.best, prices, race.step)
+
+
+def costed(
+    bench: Bench,
+    targets: Targets,
+    name: str,
+    chosen: Configuration,
+    prices: Prices | None = None,
+    start: int | None = None,
+) -> Cell:
+    """A configuration as a cell: its cost and rate on every seed; ``start`` is a guess."""
+    predicted_requests_per_s = bench.predicted(chosen, targets)[0]
+    start = bench.step_of(predicted_requests_per_s) if start is None else start
+    runs = [bench.highest(chosen, targets, seed, start, prices) for seed in SEEDS]
     found = runs[0][0]
     return Cell(
         name=name,
-        configuration=race.best,
+        configuration=chosen,
         usd_per_token=np.array([usd for _, usd in runs]),
         requests_per_s=np.array([found.requests_per_s for found, _ in runs]),
-        served=bench.at(race.best, SEEDS[0])(found.step),
+        served=bench.at(chosen, SEEDS[0])(found.step),
         binding=found.binding,
-        predicted_requests_per_s=bench.predicted(race.best, targets)[0],
+        predicted_requests_per_s=predicted_requests_per_s,
     )
 
 
