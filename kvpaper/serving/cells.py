@@ -58,6 +58,8 @@ class Cell:
         The target that stops the rate, or that the cell cannot meet.
     predicted_requests_per_s : float
         What the closed form expects of the same configuration.
+    steps : tuple of int
+        The last step of the grid that meets the targets, for each seed.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Cell:
     served: Served | None
     binding: str
     predicted_requests_per_s: float
+    steps: tuple[int, ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -148,8 +151,8 @@ class Bench:
         return max(self.lowest, int(np.floor(steps)))
 
 
-class _Race:
-    """The cheapest of the configurations that have run so far."""
+class Race:
+    """The cheapest of the configurations that have run so far, on the seed of the search."""
 
     def __init__(self, bench: Bench, targets: Targets, prices: Prices | None) -> None:
         self.bench, self.targets, self.prices = bench, targets, prices
@@ -237,14 +240,14 @@ def _race(
     cell: str,
     prices: Prices | None,
     first: Iterable[Configuration],
-) -> _Race:
+) -> Race:
     """The cheapest configuration of a cell.
 
     First structures, each with the tiers that suit it best by the closed form; then the winner
     with other tiers; then its neighbours.
     """
     split, tiers = CELLS[cell]
-    race = _Race(bench, targets, prices)
+    race = Race(bench, targets, prices)
     stocks = bench.case.stocks() if tiers else [()]
     chunks = (None,) if split else CHUNKS
     for chosen in first:
@@ -262,12 +265,12 @@ def _race(
     stocked = [race.best._replace(tiers=stock) for stock in stocks]
     for chosen, rate in _ordered(bench, targets, prices, stocked, _STOCKS):
         race.run(chosen, rate)
-    for chosen in _neighbours(race.best, bench.case.gpus):
+    for chosen in neighbours(race.best, bench.case.gpus):
         race.run(chosen, bench.predicted(chosen, targets)[0])
     return race
 
 
-def _neighbours(chosen: Configuration, gpus: int) -> Iterator[Configuration]:
+def neighbours(chosen: Configuration, gpus: int) -> Iterator[Configuration]:
     """One prefill instance more or less, the rest decoding; the other admission; other chunks."""
     if chosen.decode is None:
         yield from (chosen._replace(chunk_tokens=chunk) for chunk in CHUNKS)
@@ -314,6 +317,7 @@ def costed(
         served=bench.at(chosen, SEEDS[0])(found.step),
         binding=found.binding,
         predicted_requests_per_s=predicted_requests_per_s,
+        steps=tuple(found.step for found, _ in runs),
     )
 
 
