@@ -4,7 +4,6 @@ Pure: it takes records and writes nothing. Every row names its machine and its r
 different machines are never pooled, and what a formula predicts of one run is set by another.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,13 +11,19 @@ from typing import Any
 import numpy as np
 
 from kvpaper import units
-from kvpaper.formulas import recovery, size, slack
+from kvpaper.formulas import decode, recovery, size, slack
 from kvpaper.lab import weights
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 # Of log-probabilities in float32: rounding gives 1e-6, one other token among 1,024 about 1e-3.
 TOLERANCE = 1e-4
+# A machine is quiet while others use less than this share of its cores.
+QUIET_SHARE = 0.1
+_MOVED = "vllm:nixl_bytes_transferred_sum"
+_CAME = (_MOVED, "vllm:external_prefix_cache_hits_total")
+_TIER = ("machine", "tier", "way", "shape", "to")
+_COMPARED = {"one token differs": "one token differs", "spoiled disk": "spoiled cache"}
 
 
 def machine(record: Record) -> str:
@@ -29,14 +34,41 @@ def machine(record: Record) -> str:
     return ", ".join([*(gpu["name"] for gpu in told.get("gpus", ())), own])
 
 
-def runs(records: Iterable[Record], instrument: str) -> Iterator[tuple[Record, Row]]:
-    """Completed records of an instrument with their coordinates: machine, and number of the run."""
+def runs(
+    records: Iterable[Record], instrument: str, outcome: str = "completed"
+) -> Iterator[tuple[Record, Row]]:
+    """Records of an instrument, the oldest first, each with the coordinates of all its rows.
+
+    Those are machine, instrument, number of the run, the cores that others kept busy meanwhile, and
+    that in a word: ``quiet``, ``shared``, or ``unknown`` where a record does not tell.
+    """
     count: Counter[str] = Counter()
     for record in sorted(records, key=lambda record: record["started_at"]):
-        if record["instrument"] == instrument and record["outcome"] == "completed":
-            at = machine(record)
+        if record["instrument"] == instrument and record["outcome"] == outcome:
+            told, at = record["machine"], machine(record)
             count[at] += 1
-            yield record, {"machine": at, "run": count[at]}
+            busy = told.get("busy_cores_of_others")
+            load = "unknown"
+            if busy is not None:
+                load = "quiet" if busy < QUIET_SHARE * told["cores"] else "shared"
+            where = {"machine": at, "instrument": instrument, "run": count[at]}
+            yield record, {**where, "busy_cores_of_others": busy, "load": load}
+
+
+def over_runs(rows: Iterable[Row], names: Sequence[str]) -> list[Row]:
+    """One row for each combination of coordinates: the median of all runs, lowest and highest.
+
+    ``runs`` tells how many there are of which load. There is no band where all are the same.
+    """
+    found = []
+    for key, part in _grouped(rows, ("quantity", *names)):
+        values = [row["value"] for row in part]
+        loads = Counter(load for _, load in {(row["run"], row["load"]) for row in part})
+        told = " and ".join(f"{loads[load]} {load}" for load in sorted(loads))
+        low, high = (min(values), max(values)) if min(values) < max(values) else (None, None)
+        middle = np.median(values)
+        found.append(_row(value=middle, low=low, high=high, **key, runs=told, points=len(values)))
+    return found
 
 
 def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> dict[str, float]:
@@ -85,7 +117,7 @@ def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> di
 def everything(records: Iterable[Record]) -> list[Row]:
     """All rows that the records give."""
     records = list(records)
-    parts = (tiers, fits, levels, cells, agreement, splits, transfers, ratios)
+    parts = (tiers, fits, levels, cells, deaths, agreement, splits, transfers, loops, ratios)
     return [row for part in parts for row in part(records)]
 
 
@@ -99,13 +131,13 @@ def tiers(records: Iterable[Record]) -> list[Row]:
 
 
 def fits(records: Iterable[Record]) -> list[Row]:
-    """Fixed overhead and rate of each tier, of each run."""
+    """Fixed overhead and rate of each tier, of each run, and what the line leaves over."""
     rows = []
-    for key, part in _grouped(tiers(records), _TIER):
-        if len(part) < 4 or key["quantity"] != "fetch_time_s":
+    fetched = (row for row in tiers(records) if row["quantity"] == "fetch_time_s")
+    for at, part in _grouped(fetched, (*_TIER, "instrument", "run", "load")):
+        if len(part) < 4:
             continue
-        fit = fit_fetch_time([row["bytes"] for row in part], [row["value"] for row in part])
-        at = {name: key[name] for name in _TIER if name != "quantity"}
+        fit = _fit(part)
         for name in ("latency_s", "bytes_per_s"):
             ends = {"low": fit[f"{name}_low"], "high": fit[f"{name}_high"]}
             rows.append(_row(f"fitted_{name}", fit[name], **ends, **at))
@@ -113,33 +145,10 @@ def fits(records: Iterable[Record]) -> list[Row]:
     return rows
 
 
-def ratios(records: Iterable[Record]) -> list[Row]:
-    """What was measured in one run over what a formula predicts with what another run gave."""
-    records = list(records)
-    return [
-        *_fetch_ratios(records),
-        *_first_token_ratios(records),
-        *_recompute_ratios(records),
-        *_transfer_ratios(records),
-        *_size_ratios(records),
-    ]
-
-
-def summary(ratio_rows: Iterable[Row]) -> list[Row]:
-    """Median and range of the ratios of each formula, by what it was tested on."""
-    names = ("formula", "on", "machine")
-    rows = []
-    for key, part in _grouped(ratio_rows, names):
-        values = [row["value"] for row in part]
-        ends = {"low": min(values), "high": max(values)}
-        rows.append(_row("ratio", np.median(values), points=len(values), **ends, **key))
-    return rows
-
-
 def levels(records: Iterable[Record]) -> list[Row]:
     """Time to first token and cached tokens by where the prefix came from, with quartiles."""
     return [
-        {**_spread(row), **at, **_coordinates(row), **_told(record)}
+        {**_spread(row), **at, **_coordinates(row), **_served(record)}
         for record, at in runs(records, "canary")
         for row in record["rows"]
         if row["quantity"] in ("ttft_s", "cached_tokens") and "level" in row
@@ -147,44 +156,58 @@ def levels(records: Iterable[Record]) -> list[Row]:
 
 
 def cells(records: Iterable[Record]) -> list[Row]:
-    """Cached tokens by cell of the 2x2 and stage; of a cell that died, what said so."""
+    """Cached tokens by cell of the 2x2 and stage: the fewest of any prompt."""
+    return [
+        _row("cached_tokens", min(row["values"]), stage=row["stage"], **at, **_cell(record))
+        for record, at in runs(records, "factorial")
+        for row in record["rows"]
+        if row["quantity"] == "cached_tokens"
+    ]
+
+
+def deaths(records: Iterable[Record]) -> list[Row]:
+    """Starts of the 2x2 that died: message, cause, and the line and the process that told it."""
     rows = []
-    for record in _factorial(records):
-        at = {**_cell(record), "tokens": record["parameters"]["tokens"]}
-        rows += [
-            _row("cached_tokens", min(row["values"]), stage=row["stage"], **at)
-            for row in record["rows"]
-            if row["quantity"] == "cached_tokens"
-        ]
-        if record["outcome"] != "completed":
-            line = record["cause"]["evidence"][0]
-            why = {"cause": record["cause"]["kind"], "process": line["process"]}
-            rows.append(_row("cached_tokens", np.nan, stage="start", **why, **at))
+    for record, at in runs(records, "factorial", "failed"):
+        cause = record["cause"]
+        line = cause["evidence"][0]
+        outer = [one["text"] for one in cause.get("ruled_out", ()) if "outer" in one["why"]]
+        told = {"message": "".join(outer[:1]), "cause": cause["kind"], "line": line["text"]}
+        told |= {"process": line["process"]}
+        rows.append(_row("deaths", 1, **told, **at, **_cell(record)))
     return rows
 
 
 def agreement(records: Iterable[Record]) -> list[Row]:
     """Largest difference of a log-probability from the reference, by cell and stage.
 
-    The reference is the first answer of the cell without cap and connector, of the same model on
-    the same machine; of two engines, that of the one that did the prefill.
+    The reference is the first answer of the newest cell without cap and connector, of the same
+    model on the same machine; of two engines, that of the one that did the prefill.
     """
     records = list(records)
     rows = []
     for record, at in runs(records, "disagg"):
-        told = _logprobs(record)
-        if told:
-            where = {"machine": at["machine"], "model": _model(record), "stage": "decode engine"}
+        if told := _logprobs(record):
+            where = {"model": _model(record), "stage": "decode engine", "compared": "same prompt"}
             where["cell"] = f"two engines, {record['parameters']['connector']}"
             differs = _difference(told["decode"], told["prefill"])
-            rows.append(_row("logprob_difference", differs, **where))
-    chosen = _factorial(records)
-    plain = (record for record in chosen if _cell(record)["cell"] == "none, none")
-    reference = {(machine(one), _model(one)): _logprobs(one)["first"] for one in plain}
+            rows.append(_row("logprob_difference", differs, **where, **at))
+    found = [(one, {**at, **_cell(one)}) for one, at in runs(records, "factorial")]
+    reference = {
+        (at["machine"], at["model"]): _logprobs(record)["first"]
+        for record, at in found
+        if at["cell"] == "none, none"
+    }
     return rows + [
-        _row("logprob_difference", _difference(told, reference[of]), stage=stage, **_cell(record))
-        for record in chosen
-        if (of := (machine(record), _model(record))) in reference
+        _row(
+            "logprob_difference",
+            _difference(told, reference[of]),
+            stage=stage,
+            compared=_COMPARED.get(stage, "same prompt"),
+            **at,
+        )
+        for record, at in found
+        if (of := (at["machine"], at["model"])) in reference
         for stage, told in _logprobs(record).items()
     ]
 
@@ -192,10 +215,10 @@ def agreement(records: Iterable[Record]) -> list[Row]:
 def splits(records: Iterable[Record]) -> list[Row]:
     """Time to first token on one engine and on two, by prompt length."""
     return [
-        {**_spread(row), **at, **_coordinates(row), **_told(record)}
+        {**_spread(row), **at, **_coordinates(row), **_served(record)}
         for record, at in runs(records, "disagg")
         for row in record["rows"]
-        if row.get("part") == "proof" and row["quantity"] in ("ttft_s", "prefill_s")
+        if row.get("part") == "proof" and row["quantity"] == "ttft_s"
     ]
 
 
@@ -207,163 +230,192 @@ def transfers(records: Iterable[Record]) -> list[Row]:
     """
     rows = []
     for record, at in runs(records, "disagg"):
-        found = {}
+        served = _served(record)
         came = {row.get("prompt_tokens") for row in record["rows"] if row.get("name") in _CAME}
-        for row in record["rows"]:
-            if row.get("part") == "proof" and row.get("split") == "two engines":
-                found[row["quantity"], row["prompt_tokens"]] = np.asarray(row["values"])
-        step_s = _step_s(record)
+        found = {
+            (row["quantity"], row["prompt_tokens"]): np.asarray(row["values"])
+            for row in record["rows"]
+            if row.get("part") == "proof" and row.get("split") == "two engines"
+        }
+        step_s = [row["value"] for row in _steps(record) if row["batch"] == 1]
         for quantity, tokens in found:
             if quantity == "prefill_s" and step_s and tokens in came:
-                times = found["ttft_s", tokens] - found["prefill_s", tokens] - step_s
-                of = {"prompt_tokens": tokens, "bytes": tokens * _token_bytes(record)}
+                times = found["ttft_s", tokens] - found["prefill_s", tokens] - np.median(step_s)
+                of = {"split": "transfer", "prompt_tokens": tokens}
+                if "token_bytes" in served:
+                    of["bytes"] = tokens * served["token_bytes"]
                 spread = _spread({"quantity": "transfer_time_s", "values": times})
-                rows.append({**spread, **at, **_told(record), **of})
+                rows.append({**spread, **at, **served, **of})
     return rows
 
 
-def _step_s(record: Record) -> float | None:
-    """Median time of one decode step of one sequence."""
-    steps = [
-        value
-        for row in record["rows"]
-        if row["quantity"] == "tpot_s" and row.get("batch") == 1
-        for value in row["values"]
-    ]
-    return float(np.median(steps)) if steps else None
-
-
-def _fetch_ratios(records: list[Record]) -> list[Row]:
-    """Of every tier: its times, by the fit of another run."""
-    fitted = {}
-    for row in fits(records):
-        where = *(row[name] for name in _PLACE), row["run"]
-        fitted.setdefault(where, {})[row["quantity"]] = row["value"]
+def loops(records: Iterable[Record]) -> list[Row]:
+    """What the requests of an open loop saw: first token, token after token, cached share."""
     rows = []
-    for row in tiers(records):
-        place = tuple(row[name] for name in _PLACE)
-        other = next((fitted[w] for w in fitted if w[:-1] == place and w[-1] != row["run"]), None)
-        if row["quantity"] == "fetch_time_s" and other:
-            predicted = recovery.fetch_time(
-                row["bytes"], other["fitted_bytes_per_s"], other["fitted_latency_s"]
-            )
-            at = {"on": f"{row['tier']}, {row['way']}", "bytes": row["bytes"], "run": row["run"]}
-            at["machine"] = row["machine"]
-            rows.append(_row("ratio", row["value"] / predicted, formula="fetch_time", **at))
+    for record, at in runs(records, "disagg"):
+        played: dict[str, dict[str, np.ndarray]] = {}
+        for row in record["rows"]:
+            if row.get("part") == "comparison" and row["quantity"] != "counter":
+                name = f"{row['pattern']}, {row['rate_per_s']:g} requests/s, seed {row['seed']}"
+                played.setdefault(name, {})[row["quantity"]] = np.asarray(row["values"])
+        for name, told in played.items():
+            of = {**at, **_served(record), "loop": name, "requests": len(told["ttft_s"])}
+            tpot_s = (told["latency_s"] - told["ttft_s"]) / (told["output_tokens"] - 1)
+            cached = told.get("prefill_cached_tokens", told["cached_tokens"])
+            share = cached.sum() / told["prompt_tokens"].sum()
+            rows += [
+                _row("ttft_s", np.median(told["ttft_s"]), shown="TTFT, median", **of),
+                _row("ttft_s", np.quantile(told["ttft_s"], 0.9), shown="TTFT, 90 %", **of),
+                _row("tpot_s", np.quantile(tpot_s, 0.9), shown="TPOT, 90 %", **of),
+                _row("cached_share", share, shown="cached share", **of),
+            ]
     return rows
 
 
-def _first_token_ratios(records: list[Record]) -> list[Row]:
-    """Of a hit in LMCache's DRAM: a hit in the engine, and the fetch by the fit of the tier.
+def ratios(records: Iterable[Record]) -> list[Row]:
+    """What was measured in one run over what a formula predicts with what another run gave."""
+    records = list(records)
+    parts = (_fetch_ratios, _first_token_ratios, _recompute_ratios)
+    parts += (_transfer_ratios, _decode_ratios, _size_ratios)
+    return [row for part in parts for row in part(records)]
+
+
+def _fetch_ratios(records: list[Record]) -> Iterator[Row]:
+    """Of every tier: its times, by the fit of another run."""
+    fetched = [row for row in tiers(records) if row["quantity"] == "fetch_time_s"]
+    for row, others in _with_other_runs(fetched, _TIER):
+        if len(others) > 3:
+            fit = _fit(others)
+            predicted = recovery.fetch_time(row["bytes"], fit["bytes_per_s"], fit["latency_s"])
+            on = f"{row['tier']}, {row['way']}"
+            yield _ratio("fetch_time", on, row, predicted, tokens=row["tokens"])
+
+
+def _first_token_ratios(records: list[Record]) -> Iterator[Row]:
+    """Of a hit in LMCache's DRAM: a hit in the engine, and the fetch by the fits of the tier.
 
     Only where both hits leave as much to compute: an engine caches whole blocks, LMCache chunks.
     """
     fitted = {
         (row["machine"], row["quantity"]): row["value"]
-        for row in fits(records)
+        for row in over_runs(fits(records), ("machine", "tier", "shape"))
         if row["tier"] == "LMCache DRAM" and row["shape"] == "canary"
     }
-    rows = []
-    for key, part in _grouped(levels(records), ("machine", "run", "model", "prompt_tokens")):
+    names = ("machine", "run", "model", "prompt_tokens")
+    for key, part in _grouped(levels(records), names):
         told = {(row["level"], row["quantity"]): row for row in part}
         engine, behind = (told.get((name, "ttft_s")) for name in ("engine", "connector"))
-        at = {"machine": key["machine"], "run": key["run"], "tokens": key["prompt_tokens"]}
         cached, same = (
             told.get((name, "cached_tokens"), {}).get("value") for name in ("connector", "engine")
         )
-        if engine and behind and cached == same and (key["machine"], "fitted_latency_s") in fitted:
-            fetch_s = recovery.fetch_time(
-                cached * engine["token_bytes"],
-                fitted[key["machine"], "fitted_bytes_per_s"],
-                fitted[key["machine"], "fitted_latency_s"],
-            )
+        rate, latency = (
+            fitted.get((key["machine"], f"fitted_{name}")) for name in ("bytes_per_s", "latency_s")
+        )
+        if engine and behind and cached == same and rate and "token_bytes" in engine:
+            fetch_s = recovery.fetch_time(cached * engine["token_bytes"], rate, latency)
             predicted = slack.ttft(0.0, fetch_s, engine["value"], 0.0)
-            on = f"{key['model']}, hit in LMCache's DRAM"
-            rows.append(_row("ratio", behind["value"] / predicted, formula="ttft", on=on, **at))
-    return rows
+            on, tokens = f"{key['model']}, hit in LMCache's DRAM", key["prompt_tokens"]
+            yield _ratio("ttft", on, behind, predicted, tokens=tokens)
 
 
-def _recompute_ratios(records: list[Record]) -> list[Row]:
+def _recompute_ratios(records: list[Record]) -> Iterator[Row]:
     """Of a prefill: all lengths by the compute rate that another run reached at its longest."""
-    cold = [row for row in levels(records) if row["level"] == "recompute"]
-    cold = [row for row in cold if row["quantity"] == "ttft_s"]
-    rows = []
-    for key, part in _grouped(cold, ("machine", "model")):
-        for row in part:
-            others = [other for other in part if other["run"] != row["run"]]
-            if not others:
-                continue
-            longest = max(others, key=lambda other: other["prompt_tokens"])
-            flops_per_s = _prefill_flops(longest) / longest["value"]
-            predicted = _prefill_flops(row) / flops_per_s
-            at = {"tokens": row["prompt_tokens"], "run": row["run"], "machine": key["machine"]}
-            on = f"{key['model']}, one rate for all lengths"
-            rows.append(
-                _row("ratio", row["value"] / predicted, formula="recompute_time", on=on, **at)
-            )
-    return rows
+    cold = [
+        {**row, "prefix_tokens": 0}
+        for row in levels(records)
+        if row["level"] == "recompute" and row["quantity"] == "ttft_s"
+    ]
+    cold += [
+        {**_spread(row), **at, **_coordinates(row), **_served(record)}
+        for record, at in runs(records, "disagg")
+        for row in record["rows"]
+        if row["quantity"] == "ttft_s" and "prefix_tokens" in row and "split" not in row
+    ]
+    cold = [row for row in cold if row["model"] in weights.SHAPES]
+    for row, others in _with_other_runs(cold, ("machine", "instrument", "model", "connector")):
+        whole = [other for other in others if not other["prefix_tokens"]]
+        longest = max(whole, key=lambda other: other["prompt_tokens"])
+        predicted = _prefill_flops(row) / (_prefill_flops(longest) / longest["value"])
+        on = f"{row['model']}, {'half' if row['prefix_tokens'] else 'nothing'} cached"
+        yield _ratio("recompute_time", on, row, predicted, tokens=row["prompt_tokens"])
 
 
 def _prefill_flops(row: Row) -> float:
+    config = weights.SHAPES[row["model"]]
     return recovery.recompute_time(
-        row["prompt_tokens"],
-        0,
-        active_params=row["active_params"],
-        layers=row["layers"],
-        query_heads=row["query_heads"],
-        head_dim=row["head_dim"],
+        row["prompt_tokens"] - row["prefix_tokens"],
+        row["prefix_tokens"],
+        active_params=weights.params(row["model"]),
+        layers=config["num_hidden_layers"],
+        query_heads=config["num_attention_heads"],
+        head_dim=config["head_dim"],
         flops_per_s=1.0,
     )
 
 
-def _transfer_ratios(records: list[Record]) -> list[Row]:
+def _transfer_ratios(records: list[Record]) -> Iterator[Row]:
     """Of a transfer between engines: its times, by latency and rate of another run."""
-    moved = transfers(records)
-    rows = []
-    for key, part in _grouped(moved, ("machine", "connector")):
-        for row in part:
-            others = [other for other in part if other["run"] != row["run"]]
-            others = [other for other in others if other["run"] == others[0]["run"]]
-            if len(others) < 4:
-                continue
-            fit = fit_fetch_time(
-                [other["bytes"] for other in others], [other["value"] for other in others]
-            )
+    moved = [row for row in transfers(records) if "bytes" in row]
+    for row, others in _with_other_runs(moved, ("machine", "model", "connector")):
+        if len(others) > 3:
+            fit = _fit(others)
             # These engines send when the prefill has ended: one layer stands for that.
             predicted = slack.visible_transfer_time(
                 row["bytes"], fit["bytes_per_s"], fit["latency_s"], layers=1, prefill_time_s=0.0
             )
-            at = {"tokens": row["prompt_tokens"], "run": row["run"], "machine": key["machine"]}
-            formula = {"formula": "visible_transfer_time", "on": key["connector"]}
-            rows.append(_row("ratio", row["value"] / predicted, **formula, **at))
-    return rows
+            tokens = row["prompt_tokens"]
+            yield _ratio("visible_transfer_time", row["connector"], row, predicted, tokens=tokens)
 
 
-def _size_ratios(records: list[Record]) -> list[Row]:
+def _decode_ratios(records: list[Record]) -> Iterator[Row]:
+    """Of a decode step: all batches by the rate at which another run read for a batch of one."""
+    steps = [
+        {**row, **at, **_served(record)}
+        for record, at in runs(records, "disagg")
+        for row in _steps(record)
+        if _model(record) in weights.SHAPES
+    ]
+    for row, others in _with_other_runs(steps, ("machine", "model", "connector", "context_tokens")):
+        alone = [other for other in others if other["batch"] == 1]
+        if alone and row["batch"] > 1:
+            read_bytes_per_s = _step_time(alone[0], 1.0) / alone[0]["value"]
+            on = f"{row['model']}, batch of {row['batch']}"
+            at = {"tokens": row["context_tokens"]}
+            yield _ratio("decode_step_time", on, row, _step_time(row, read_bytes_per_s), **at)
+
+
+def _step_time(row: Row, read_bytes_per_s: float) -> float:
+    config = weights.SHAPES[row["model"]]
+    share = config.get("num_experts_per_tok", 1) / config.get("num_experts", 1)
+    active, total = (weights.params(row["model"], of_all) for of_all in (False, True))
+    held = decode.weight_bytes(row["batch"], total, active, share, row["element_bytes"])
+    kv_bytes = row["context_tokens"] * row["token_bytes"]
+    return decode.decode_step_time(row["batch"], kv_bytes, held, active, read_bytes_per_s, np.inf)
+
+
+def _size_ratios(records: list[Record]) -> Iterator[Row]:
     """Of the bytes that came from the other engine or from a disk: those of the prompts sent."""
-    rows = []
-    for record, at in runs(records, "canary"):
-        for row in record["rows"]:
-            if row["quantity"] == "read_bytes" and row["level"] == "disk":
-                predicted = size.kv_bytes_per_token(**_heads(record)) * row["prompt_tokens"]
-                of = {"tokens": row["prompt_tokens"], "on": "LMCache's disk", **at}
-                value = np.median(row["values"]) / predicted
-                rows.append(_row("ratio", value, formula="kv_bytes_per_token", **of))
-    for record, at in runs(records, "disagg"):
-        for row in record["rows"]:
-            if row.get("name") == _MOVED and row.get("part") == "proof":
-                sent = row["requests"] * row["prompt_tokens"]
-                predicted = size.kv_bytes_per_token(**_heads(record)) * sent
-                at_length = {"tokens": row["prompt_tokens"], **at}
-                formula = {"formula": "kv_bytes_per_token", "on": record["parameters"]["connector"]}
-                rows.append(_row("ratio", row["values"][0] / predicted, **formula, **at_length))
-    return rows
+    for instrument in ("canary", "disagg"):
+        for record, at in runs(records, instrument):
+            served = _served(record)
+            for row in record["rows"] if "token_bytes" in served else ():
+                tokens = row.get("prompt_tokens", 0) * row.get("requests", 1)
+                if row["quantity"] == "read_bytes" and row["level"] == "disk":
+                    on = "LMCache's disk"
+                elif row.get("name") == _MOVED and row.get("part") == "proof":
+                    on = served["connector"]
+                else:
+                    continue
+                told = _row("bytes", np.median(row["values"]), **at)
+                predicted = tokens * served["token_bytes"]
+                at_length = {"tokens": row["prompt_tokens"]}
+                yield _ratio("kv_bytes_per_token", on, told, predicted, **at_length)
 
 
-_MOVED = "vllm:nixl_bytes_transferred_sum"
-_CAME = (_MOVED, "vllm:external_prefix_cache_hits_total")
-_PLACE = ("machine", "tier", "way", "shape", "to")
-_TIER = ("quantity", *_PLACE, "run")
+def _ratio(formula: str, on: str, row: Row, predicted: float, **at: Any) -> Row:
+    names = ("machine", "instrument", "run", "busy_cores_of_others", "load")
+    of = {name: row[name] for name in names}
+    return _row("ratio", row["value"] / predicted, formula=formula, on=on, **at, **of)
 
 
 def _row(quantity: str, value: float, **at: Any) -> Row:
@@ -380,62 +432,64 @@ def _coordinates(row: Mapping[str, Any]) -> Row:
     return {name: value for name, value in row.items() if name not in own}
 
 
+def _fit(rows: Sequence[Row]) -> dict[str, float]:
+    return fit_fetch_time([row["bytes"] for row in rows], [row["value"] for row in rows])
+
+
 def _grouped(rows: Iterable[Row], names: Sequence[str]) -> Iterator[tuple[Row, list[Row]]]:
-    def key(row: Row) -> tuple[Any, ...]:
-        return tuple(row[name] for name in names)
-
-    for values, part in itertools.groupby(sorted(rows, key=key), key):
-        yield dict(zip(names, values, strict=True)), list(part)
-
-
-def _told(record: Record) -> Row:
-    """Connector and model of a record, and what a formula needs to know of the model."""
-    model = _model(record)
-    at = {"connector": record["parameters"]["connector"], "model": model}
-    config = weights.SHAPES.get(model)
-    if config is None:
-        return at
-    at["token_bytes"] = _token_bytes(record)
-    at["active_params"] = weights.active_params(model)
-    names = {"num_hidden_layers": "layers", "num_attention_heads": "query_heads"}
-    return (
-        at | {name: config[key] for key, name in names.items()} | {"head_dim": config["head_dim"]}
-    )
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    for values, part in groups.items():
+        yield dict(zip(names, values, strict=True)), part
 
 
-def _token_bytes(record: Record) -> int:
-    return int(size.kv_bytes_per_token(**_heads(record)))
+def _with_other_runs(
+    rows: Iterable[Row], names: Sequence[str]
+) -> Iterator[tuple[Row, list[Row]]]:
+    """Each row of a group with the rows of each other run of the group."""
+    for _, part in _grouped(rows, names):
+        by_run = list(_grouped(part, ("run",)))
+        for _, own in by_run:
+            yield from ((row, others) for _, others in by_run if others is not own for row in own)
 
 
-def _heads(record: Record) -> dict[str, float]:
-    config = weights.SHAPES[_model(record)]
-    return {
-        "layers": config["num_hidden_layers"],
-        "kv_heads": config["num_key_value_heads"],
-        "head_dim": config["head_dim"],
-        "element_bytes": 4 if record["parameters"]["engine"]["dtype"] == "float32" else 2,
-    }
+def _steps(record: Record) -> list[Row]:
+    """Time of a decode step by batch and context: the median of its sequences."""
+    return [
+        {**_spread(row), **_coordinates(row)}
+        for row in record["rows"]
+        if row["quantity"] == "tpot_s" and "batch" in row
+    ]
+
+
+def _served(record: Record) -> Row:
+    """Connector and model of a record; of a shape of the lab also what a token's cache takes."""
+    at = {"connector": record["parameters"]["connector"], "model": _model(record)}
+    if config := weights.SHAPES.get(at["model"]):
+        element_bytes = 4 if record["parameters"]["engine"]["dtype"] == "float32" else 2
+        per_token = size.kv_bytes_per_token(
+            config["num_hidden_layers"],
+            config["num_key_value_heads"],
+            config["head_dim"],
+            element_bytes,
+        )
+        at |= {"element_bytes": element_bytes, "token_bytes": int(per_token)}
+    return at
 
 
 def _model(record: Record) -> str:
-    """Name of the shape that was served: the folder is called after it."""
-    return record["parameters"]["engine"]["model"].rpartition("/")[2].rpartition("-")[0]
-
-
-def _factorial(records: Iterable[Record]) -> list[Record]:
-    """The newest record of each cell, of each machine and model."""
-    newest = {}
-    for record in sorted(records, key=lambda record: record["started_at"]):
-        if record["instrument"] == "factorial" and record["outcome"] in ("completed", "failed"):
-            newest[tuple(_cell(record).values())] = record
-    return list(newest.values())
+    """Name of the shape that was served, by which its folder is called, else of the folder."""
+    folder = record["parameters"]["engine"]["model"].rpartition("/")[2]
+    shape = folder.rpartition("-")[0]
+    return shape if shape in weights.SHAPES else folder
 
 
 def _cell(record: Record) -> Row:
     asked = record["parameters"]
     cap, connector = asked["cap"], asked["connector"]
-    at = {"machine": machine(record), "model": _model(record)}
-    return {**at, "cap": cap, "connector": connector, "cell": f"{cap}, {connector}"}
+    at = {"model": _model(record), "cap": cap, "connector": connector}
+    return {**at, "cell": f"{cap}, {connector}", "tokens": asked["tokens"]}
 
 
 def _logprobs(record: Record) -> dict[str, list[dict[str, float]]]:

@@ -8,7 +8,13 @@ from kvpaper.figures import measured as figures
 
 BYTES = 12_288.0 * 2 ** np.arange(7, 18)
 LATENCY_S, RATE = 150e-6, 2.7e9
-MACHINE = {"processor": "EPYC", "cores": 2, "memory_bytes": 24 << 30, "gpus": []}
+MACHINE = {
+    "processor": "EPYC",
+    "cores": 2,
+    "memory_bytes": 24 << 30,
+    "kernel": "Linux 6.1",
+    "gpus": [],
+}
 
 
 def test_theory_exact_times_give_latency_and_rate_back():
@@ -79,8 +85,8 @@ def test_machines_are_never_pooled():
     assert measured.ratios(found) == []
     fits = [one for one in measured.fits(found) if one["quantity"] == "fitted_bytes_per_s"]
     rates = {one["machine"]: one["value"] for one in fits}
-    assert rates["EPYC, 2 cores, 24 GiB"] == pytest.approx(RATE)
-    assert rates["H200, EPYC, 2 cores, 24 GiB"] == pytest.approx(RATE / 4)
+    assert rates["EPYC, 2 cores, 24 GiB, Linux 6.1"] == pytest.approx(RATE)
+    assert rates["H200, EPYC, 2 cores, 24 GiB, Linux 6.1"] == pytest.approx(RATE / 4)
 
 
 def test_a_run_that_did_not_complete_gives_no_number():
@@ -239,7 +245,10 @@ def test_figures_have_a_panel_for_each_machine():
     times, fits = (results.table(part(found)) for part in (measured.tiers, measured.fits))
     figure = figures.tiers(times, fits, "canary")
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["EPYC, 2 cores, 24 GiB (1 run)", "H200, EPYC, 2 cores, 24 GiB (1 run)"]
+    assert titles == [
+        "EPYC, 2 cores, 24 GiB, Linux 6.1 (1 run)",
+        "H200, EPYC, 2 cores, 24 GiB, Linux 6.1 (1 run)",
+    ]
     assert [len(axes.lines) for axes in figure.axes] == [2, 2]
 
 
@@ -247,6 +256,13 @@ def test_figures_stand_without_a_record():
     for draw in (figures.levels, figures.splits):
         assert "Nothing to draw" in draw(results.table([])).axes[0].texts[0].get_text()
     (split,) = figures.splits(results.table(measured.splits([split_record("2026-01-01")]))).axes
-    assert split.get_title(loc="left") == "small-moe: EPYC, 2 cores, 24 GiB (1 run)"
+    assert split.get_title(loc="left") == "small-moe: EPYC, 2 cores, 24 GiB, Linux 6.1 (1 run)"
     told = results.table(measured.levels([level_record("2026-01-02", 1024)]))
     assert figures.levels(told).axes[0].get_xlabel() == "prompt [tokens]"
+
+
+def test_two_hosts_under_one_processor_name_are_two_machines():
+    one, other = (
+        {"machine": MACHINE | {"kernel": kernel}} for kernel in ("Linux 6.1", "Linux 6.2")
+    )
+    assert measured.machine(one) != measured.machine(other)
