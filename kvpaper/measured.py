@@ -4,6 +4,7 @@ Pure: it takes records and writes nothing. Every row names its machine and its r
 different machines are never pooled, and what a formula predicts of one run is set by another.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ Row = dict[str, Any]
 TOLERANCE = 1e-4
 # A machine is quiet while others use less than this share of its cores.
 QUIET_SHARE = 0.1
+LOADS = ("quiet", "unknown", "shared")
 _MOVED = "vllm:nixl_bytes_transferred_sum"
 _CAME = (_MOVED, "vllm:external_prefix_cache_hits_total")
 _TIER = ("machine", "tier", "way", "shape", "to")
@@ -27,10 +29,13 @@ _COMPARED = {"one token differs": "one token differs", "spoiled disk": "spoiled 
 
 
 def machine(record: Record) -> str:
-    """What a number of this record was taken on: GPUs if any, processor, cores, memory."""
+    """What a number of this record was taken on: GPUs if any, processor, cores, memory, kernel.
+
+    Rented machines often hide which processor they have; another kernel is then another host.
+    """
     told = record["machine"]
     memory = units.per(told["memory_bytes"], "GiB")
-    own = f"{told['processor']}, {told['cores']} cores, {memory:.0f} GiB"
+    own = f"{told['processor']}, {told['cores']} cores, {memory:.0f} GiB, {told['kernel']}"
     return ", ".join([*(gpu["name"] for gpu in told.get("gpus", ())), own])
 
 
@@ -64,7 +69,7 @@ def over_runs(rows: Iterable[Row], names: Sequence[str]) -> list[Row]:
     for key, part in _grouped(rows, ("quantity", *names)):
         values = [row["value"] for row in part]
         loads = Counter(load for _, load in {(row["run"], row["load"]) for row in part})
-        told = " and ".join(f"{loads[load]} {load}" for load in sorted(loads))
+        told = ", ".join(f"{loads[load]} {load}" for load in LOADS if load in loads)
         low, high = (min(values), max(values)) if min(values) < max(values) else (None, None)
         middle = np.median(values)
         found.append(_row(value=middle, low=low, high=high, **key, runs=told, points=len(values)))
@@ -447,11 +452,12 @@ def _grouped(rows: Iterable[Row], names: Sequence[str]) -> Iterator[tuple[Row, l
 def _with_other_runs(
     rows: Iterable[Row], names: Sequence[str]
 ) -> Iterator[tuple[Row, list[Row]]]:
-    """Each row of a group with the rows of each other run of the group."""
+    """Each row of a group with the rows of each other run; its load is the worse of both."""
     for _, part in _grouped(rows, names):
-        by_run = list(_grouped(part, ("run",)))
-        for _, own in by_run:
-            yield from ((row, others) for _, others in by_run if others is not own for row in own)
+        by_run = [found for _, found in _grouped(part, ("run",))]
+        for own, others in itertools.permutations(by_run, 2):
+            load = max(own[0]["load"], others[0]["load"], key=LOADS.index)
+            yield from (({**row, "load": load}, others) for row in own)
 
 
 def _steps(record: Record) -> list[Row]:

@@ -86,8 +86,10 @@ def _table(rows: Rows, columns: list[str] | str | None) -> str:
     caption = ""
     kinds = set(frame["kind"]) if "kind" in frame else set()
     if len(kinds) == 1 and kinds <= set(results.KINDS):
-        caption = f"<caption>All values are {kinds.pop()}.</caption>"
-        frame = frame.drop(columns="kind")
+        machines = set(frame["machine"]) if "machine" in frame else set()
+        where = f" on {escape(machines.pop())}" if len(machines) == 1 else ""
+        caption = f"<caption>All values are {kinds.pop()}{where}.</caption>"
+        frame = frame.drop(columns=["kind", "machine"] if where else "kind")
     if isinstance(columns, str):
         at = [name for name in frame if name not in (columns, "kind", "value")]
         frame = frame.pivot_table(index=at, columns=columns, values="value", sort=False)
@@ -130,22 +132,23 @@ def readable(rows: Rows, columns: list[str] | str | None = None) -> "HTML":
     return HTML(_table(rows, columns))
 
 
-def banded(rows: Rows, index: list[str]) -> "HTML":
-    """A table with a column for each quantity, of values with their band: value (low to high)."""
+def banded(rows: Rows, columns: str = "quantity") -> "HTML":
+    """Values with their band, as value (low to high), those of ``columns`` beside each other."""
     frame = pandas.DataFrame(rows)
-    texts = [
-        f"{value} ({low} to {high})" if low else value
-        for value, low, high in (
-            (
-                _cell(row.quantity, row.value),
-                _cell(row.quantity, row.low),
-                _cell(row.quantity, row.high),
-            )
-            for row in frame.itertuples()
-        )
-    ]
-    wide = frame.assign(value=texts).pivot(index=index, columns="quantity", values="value")
-    return readable(wide.rename(columns=_words).reset_index())
+    if frame.empty:
+        return readable(frame)
+    told = (
+        [_cell(row.quantity, value) for value in (row.value, row.low, row.high)]
+        for row in frame.itertuples()
+    )
+    texts = [f"{value} ({low} to {high})" if low else value for value, low, high in told]
+    own = ("quantity", "value", "low", "high", columns)
+    at = [name for name in frame if name not in own]
+    return readable(
+        frame.assign(value=texts)
+        .pivot_table(index=at, columns=columns, values="value", aggfunc="first", sort=False)
+        .reset_index()
+    )
 
 
 def folded(rows: Rows, summary: str) -> "HTML":

@@ -67,10 +67,14 @@ def model(shape: str, seed: int = 0, cache: Path = CACHE) -> Path:
     return folder
 
 
-def active_params(shape: str) -> float:
-    """Parameters that one token of a prefill goes through; its embedding is looked up, not one."""
+def params(shape: str, every_expert: bool = False) -> float:
+    """Parameters that one token of a prefill goes through, or those of all experts.
+
+    The embedding is looked up, and the head is for the last token alone.
+    """
     config = _config(shape)
     share = config.get("num_experts_per_tok", 1) / config.get("num_experts", 1)
+    share = 1.0 if every_expert else share
     return sum(
         int(np.prod(size)) * (share if ".experts." in name else 1)
         for name, size in _tensors(config)
