@@ -93,7 +93,7 @@ class Bench:
         trace: BlockTrace,
         superposed: Callable[[int, int], BlockTrace] | None = None,
     ) -> None:
-        self.case = case
+        self.case, self.trace = case, trace
         self.load = closed_form.Load.of(trace)
         self._served: dict[tuple, Served] = {}
         enough = 2 * search.LEAST_REQUESTS / trace.requests
