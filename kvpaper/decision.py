@@ -1,0 +1,583 @@
+"""Rows of the four cells to the paper's answer, and to what is worth buying when.
+
+A case is one model, trace, routing, scope of tiers and pair of targets, with the four cells each
+at its own best. Every number and every verdict comes from the cases; no sentence is fixed.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pandas as pd
+
+from kvpaper import units
+from kvpaper.answers import TIERS, counted, duration, listed, size
+
+CELLS = {
+    "none": "one pool without tiers",
+    "disaggregated": "split pools without tiers",
+    "tiered": "one pool with tiers",
+    "both": "split pools with tiers",
+}
+SPLIT, TIERED = ("disaggregated", "both"), ("tiered", "both")
+AT = ("model", "trace", "ceiling", "router", "scope", "ttft_slo_s", "tpot_slo_s", "varied", "at")
+# Quantity of a row -> how the columns of a case begin.
+_NAMES = {
+    "feasible": "feasible",
+    "usd_per_million_output_tokens": "usd",
+    "requests_per_s": "rate",
+    "prefill_gpus": "prefill",
+    "decode_gpus": "decode",
+    "bytes_per_gpu": "bytes",
+    "log_saving": "saved",
+    "log_interaction": "interaction",
+    "log_saving_share": "share",
+}
+_WHO = ("cell", "lever", "tier", "band", "way", "chunk_tokens", "admission", "over", "binding")
+_BANDS = ("", "_low", "_high")
+_COLUMNS = [
+    "cheapest", "over", "cold_s",
+    *(f"{name}{band}" for name in ("saved", "interaction") for band in _BANDS),
+    *(f"share_{lever}{band}" for lever in ("disaggregation", "tiers") for band in _BANDS),
+    *(f"usd_{cell}{band}" for cell in CELLS for band in _BANDS),
+    *(f"{name}_{cell}" for name in ("usd_predicted", "rate", "rate_predicted") for cell in CELLS),
+    *(f"bytes_{cell}_{tier}" for cell in CELLS for tier in ("dram", "nvme")),
+    *(f"binding_{cell}" for cell in CELLS),
+]  # fmt: skip
+# Closer than this to the replay, the closed form is said to give the size.
+NEAR = 0.1
+
+
+def cases(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line a case: coordinates, cells side by side, closed form, and what they say together.
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame
+        Rows of :func:`kvpaper.serving.cells.rows` at coordinates out of ``AT``, and
+        ``cold_prefill_s`` by model and trace.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Costs in USD per million output tokens, ``usd_none`` with ``usd_none_low`` and
+        ``usd_none_high``, by the closed form ``usd_predicted_none``; logarithms as in the rows.
+        ``cheapest`` is missing where no cell meets the targets, ``over`` where one alone does.
+        ``predicted_interaction`` is that of the closed form's costs.
+    """
+    rows = rows.reindex(columns=[*dict.fromkeys([*rows.columns, *AT, *_WHO])]).astype(object)
+    cold: dict[tuple, float] = {}
+    found: dict[tuple, dict] = {}
+    for row in rows.where(rows.notna(), None).to_dict("records"):
+        name = _NAMES.get(row["quantity"])
+        if row["quantity"] == "cold_prefill_s":
+            cold[row["model"], row["trace"]] = row["value"]
+        elif name is not None:
+            at = {key: row[key] for key in AT} | {"varied": row["varied"] or ""}
+            _add(found.setdefault(tuple(at.values()), at), name, row)
+    table = pd.DataFrame(list(found.values())).reindex(
+        columns=[
+            *dict.fromkeys([*AT, *_COLUMNS, *(key for case in found.values() for key in case)])
+        ]
+    )
+    table["cold_s"] = [
+        cold.get(pair, math.nan) for pair in zip(table.model, table.trace, strict=True)
+    ]
+    texts = ("model", "trace", "router", "scope", "varied", "cheapest", "over")
+    for column in table:
+        if column not in texts and not column.startswith(("binding_", "way_", "admission_")):
+            table[column] = pd.to_numeric(table[column], errors="coerce")
+    predicted = np.log(table[[f"usd_predicted_{cell}" for cell in CELLS]].to_numpy(float))
+    predicted[~np.isfinite(predicted)] = math.nan
+    table["predicted_interaction"] = predicted @ [1, -1, -1, 1]
+    return table
+
+
+def _add(case: dict, name: str, row: Mapping) -> None:
+    """Put the value of a row, and what stands beside it, into its case."""
+    cell = row["cell"]
+    if name == "saved":
+        case |= {"cheapest": cell, "over": row["over"]}
+        cell = None
+    kind = "predicted" if row["kind"] == "predicted" else None
+    band = None if row["band"] == "middle" else row["band"]
+    parts = (name, kind, cell, row["lever"], row["tier"], band)
+    case["_".join(part for part in parts if part)] = row["value"]
+    for beside in ("binding", "way", "chunk_tokens", "admission"):
+        if row[beside] is not None:
+            of = {"way": name, "admission": row["tier"]}.get(beside)
+            case["_".join(part for part in (beside, of, cell) if part)] = row[beside]
+
+
+def main(cases: pd.DataFrame) -> pd.DataFrame:
+    """The grid itself, without the cases in which one input was varied."""
+    return cases[cases.varied == ""]
+
+
+def base(cases: pd.DataFrame) -> pd.DataFrame:
+    """The cases of the grid, one a model, around which inputs were varied."""
+    grid, varied = main(cases), cases[cases.varied != ""]
+    for name in ("trace", "router", "scope", "ttft_slo_s", "tpot_slo_s"):
+        common = (varied if len(varied) else grid)[name].mode()
+        if len(common):
+            grid = grid[grid[name] == common.iloc[0]]
+    return grid
+
+
+# Words for a case
+
+
+def _share(log: float) -> str:
+    return f"{1 - math.exp(-log):.0%}"
+
+
+def _band(low: float, high: float) -> str:
+    return f"{_share(low)} to {_share(high)}"
+
+
+def _usd(value: float) -> str:
+    return f"{value:.3g}\N{NO-BREAK SPACE}USD"
+
+
+def _trace(name: object) -> str:
+    return str(name).replace("_", " ")
+
+
+def _targets(case) -> str:
+    return f"{duration(case.ttft_slo_s)} to the first token and {duration(case.tpot_slo_s)} a token"
+
+
+def _is(value: object) -> bool:
+    """Whether there is a value."""
+    return value is not None and value == value
+
+
+def _bought(case, cell: str) -> list[tuple[str, float]]:
+    """Tiers that a cell buys and the bytes for each GPU that prefills."""
+    held = [(tier, getattr(case, f"bytes_{cell}_{tier}")) for tier in ("dram", "nvme")]
+    return [(tier, count) for tier, count in held if count > 0]
+
+
+def _stock(case, cell: str) -> str:
+    bought = [f"{size(count)} of {TIERS[tier]}" for tier, count in _bought(case, cell)]
+    return listed(bought) or "no tier"
+
+
+def _missed(case) -> str:
+    """Which target cannot be met."""
+    names = {"ttft": "the first token comes too late", "tpot": "the tokens come too slowly"}
+    bindings = dict.fromkeys(getattr(case, f"binding_{cell}") for cell in CELLS)
+    return " or ".join(names[one] for one in bindings if one in names) or "the targets are missed"
+
+
+def _lead(case) -> str:
+    """How far the cheapest cell is ahead of the next."""
+    if not _is(case.over):
+        return "no other kind of fleet meets the targets"
+    if case.saved_low <= 0:
+        return f"{CELLS[case.over]} costs the same within the noise of the replay"
+    saved = f"{_share(case.saved)} ({_band(case.saved_low, case.saved_high)})"
+    return f"that is {saved} less than {CELLS[case.over]}"
+
+
+def _own(case) -> str:
+    """What the four cells say of a scenario."""
+    where = f"{case.model} on {_trace(case.trace)}"
+    if not _is(case.cheapest):
+        return f"For {where}, no fleet that was tried meets {_targets(case)}: {_missed(case)}."
+    cost = _usd(getattr(case, f"usd_{case.cheapest}"))
+    ends = [getattr(case, f"usd_{case.cheapest}_{end}") for end in ("low", "high")]
+    return (
+        f"For {where}, with {_targets(case)}, the cheapest of the four fleets has "
+        f"{CELLS[case.cheapest]} and costs {cost} per million output tokens "
+        f"({ends[0]:.3g} to {ends[1]:.3g}); {_lead(case)}."
+    )
+
+
+# The answer
+
+
+def combined(own: pd.DataFrame, public: pd.DataFrame) -> str:
+    """Whether the cost drops, by which lever, and what the closed form knows of it.
+
+    Parameters
+    ----------
+    own, public : pandas.DataFrame
+        Cases of the scenario and of the published grid, from :func:`cases`.
+    """
+    grid, paragraphs = main(public), [_own(main(own).iloc[0])]
+    if len(grid):
+        paragraphs.append(f"In the published grid: {_drop(base(public))} {_counts(grid)}")
+        paragraphs.append(f"{_interaction(grid)} {_closed_form(grid)}")
+    disk = _disk(public[public.varied == "disk"])
+    return "\n\n".join([*paragraphs, *([disk] if disk else [])])
+
+
+def _drop(at: pd.DataFrame) -> str:
+    """Split pools with tiers against one pool without, model by model at one point."""
+    drops, rises, ties, alone = [], [], [], []
+    for case in at.itertuples():
+        if not _is(case.interaction):
+            word = f"only {CELLS[case.cheapest]}" if _is(case.cheapest) else "no fleet"
+            if _is(case.cheapest) and _is(case.over):
+                word = "not every kind of fleet"
+            alone.append(f"{word} for {case.model}")
+            continue
+        low = case.share_disaggregation_low + case.share_tiers_low
+        high = case.share_disaggregation_high + case.share_tiers_high
+        total = case.share_disaggregation + case.share_tiers
+        parts = f"the split {_share(case.share_disaggregation)}, tiers {_share(case.share_tiers)}"
+        if low > 0:
+            drops.append(f"{_share(total)} ({_band(low, high)}) for {case.model} ({parts})")
+        elif high < 0:
+            rises.append(f"{math.exp(-total) - 1:.0%} for {case.model}")
+        else:
+            ties.append(case.model)
+    said = [f"by {listed(drops)}"] * bool(drops)
+    said += [f"it rises by {listed(rises)}"] * bool(rises)
+    said += [f"it is the same within noise for {listed(ties)}"] * bool(ties)
+    said += [f"{listed(alone)} meets the targets"] * bool(alone)
+    case, count = at.iloc[0], len(at)
+    verdict = "drops" if len(drops) == count else f"drops for {len(drops)} of {count} models"
+    return (
+        f"on {_trace(case.trace)}, with {_targets(case)}, {case.router} routing and tiers "
+        f"{_scope(case.scope)}, the cost of split pools with tiers against one pool without "
+        f"{verdict if drops else 'does not drop'}: {'; '.join(said)}."
+    )
+
+
+def _scope(scope: str) -> str:
+    return "pooled" if scope == "pooled" else f"of each {scope}"
+
+
+def _counts(grid: pd.DataFrame) -> str:
+    """What is cheapest over the grid, how surely, and by which lever."""
+    known = grid[grid.cheapest.notna()]
+    wins = known.cheapest.value_counts()
+    parts = [f"{CELLS[cell]} in {count}" for cell, count in wins.items()]
+    none = f"; in {len(grid) - len(known)} no fleet meets the targets" * (len(known) < len(grid))
+    told = f"Over {counted(len(grid), 'case')} the cheapest is {listed(parts)}{none}."
+    if known.empty:
+        return f"No fleet meets the targets in any of {counted(len(grid), 'case')}."
+    clear = int((known.saved_low > 0).sum())
+    alone = int(known.over.isna().sum())
+    only = f" and in {alone} it is the only one" if alone else ""
+    told += f" In {clear} it is ahead of the next beyond the noise of the seeds{only}."
+    full = grid[grid.interaction.notna()]
+    split = int((full.share_disaggregation_low > full.share_tiers_high).sum())
+    tiers = int((full.share_tiers_low > full.share_disaggregation_high).sum())
+    if len(full):
+        told += (
+            f" Of the {len(full)} with all four fleets, the split saves more than the tiers in "
+            f"{split} and the tiers more than the split in {tiers} (shares by Shapley)."
+        )
+    return told
+
+
+def _interaction(grid: pd.DataFrame) -> str:
+    """Whether the levers help each other, compete, or simply multiply."""
+    full = grid[grid.interaction.notna()]
+    if full.empty:
+        return (
+            "In no case can all four fleets meet the targets: there is no interaction to speak of."
+        )
+    signs = {
+        "help each other": int((full.interaction_high < 0).sum()),
+        "compete": int((full.interaction_low > 0).sum()),
+    }
+    signs["multiply"] = len(full) - sum(signs.values())
+    word = max(signs, key=signs.get)
+    return (
+        f"As a rule the two levers {word}: of {counted(len(full), 'case')} they help each other in "
+        f"{signs['help each other']} and compete in {signs['compete']}, and in "
+        f"{signs['multiply']} the sign of their interaction is within the noise, so that each "
+        "saves the same share with or without the other."
+    )
+
+
+def ratios(cases: pd.DataFrame) -> pd.DataFrame:
+    """Predicted over simulated cost and rate, a row for each case and feasible cell."""
+    parts = []
+    for cell in CELLS:
+        part = cases[["model", "trace", "ttft_slo_s", "tpot_slo_s"]].assign(cell=cell)
+        for name in ("usd", "rate"):
+            part[name] = cases[f"{name}_predicted_{cell}"] / cases[f"{name}_{cell}"]
+        parts.append(part[cases[f"usd_{cell}"].notna()])
+    return pd.concat(parts, ignore_index=True)
+
+
+def _closed_form(grid: pd.DataFrame) -> str:
+    """Where the closed form gives the size, and whether it knows the sign."""
+    found = ratios(grid)
+    if found.empty:
+        return ""
+    near = (found.usd - 1).abs() <= NEAR
+    parts = [
+        f"{int(near[of].sum())} of {int(of.sum())} for {CELLS[cell]}"
+        for cell in CELLS
+        if (of := found.cell == cell).any()
+    ]
+    low, middle, high = found.usd.replace(math.inf, math.nan).quantile([0.1, 0.5, 0.9])
+    clear = grid[(grid.interaction_low > 0) | (grid.interaction_high < 0)]
+    clear = clear[clear.predicted_interaction.notna()]
+    agree = int((np.sign(clear.interaction) == np.sign(clear.predicted_interaction)).sum())
+    # Two standard errors above a coin.
+    skill = agree - len(clear) / 2 > math.sqrt(len(clear))
+    sized = near.mean() >= 0.5
+    sign = (
+        f"Where the sign of the interaction is beyond noise, it has the same in {agree} of "
+        f"{len(clear)}, {'more often' if skill else 'no more often'} than a coin would."
+    )
+    kareto = {
+        (True, True): "is not borne out here",
+        (True, False): "is borne out for the interaction, and not for the costs themselves",
+        (False, True): "is borne out for the costs, and not for the sign of the interaction",
+        (False, False): "is borne out",
+    }[bool(sized), bool(skill)]
+    return (
+        f"The closed form is within {NEAR:.0%} of the replay's cost in {int(near.sum())} of "
+        f"{len(found)} fleets ({', '.join(parts)}); predicted over simulated is {middle:.2f} in "
+        f"the median ({low:.2f} to {high:.2f} for 10 to 90%). {sign} That such objectives are "
+        f"non-analytic, as Kareto observes, {kareto}."
+    )
+
+
+def _disk(varied: pd.DataFrame) -> str:
+    """What a slow disk costs, model by model."""
+    free, dear, gone = [], [], []
+    for model, part in varied.groupby("model", sort=False):
+        part = part[part.usd_both.notna()].sort_values("at")
+        if len(part) < 2:
+            continue
+        slow, fast = part.iloc[0], part.iloc[-1]
+        if slow.usd_both_low <= fast.usd_both_high:
+            free.append(model)
+        else:
+            dear.append(f"{slow.usd_both / fast.usd_both - 1:.0%} for {model}")
+        if fast.bytes_both_nvme > 0 and not slow.bytes_both_nvme > 0:
+            gone.append(model)
+    if not free + dear:
+        return ""
+    ends = [size(rate) for rate in (varied["at"].min(), varied["at"].max())]
+    said = [f"nothing beyond noise for {listed(free)}"] * bool(free) + dear
+    off = f", where no NVMe is bought at the slow end for {listed(gone)}" * bool(gone)
+    verdict = (
+        f"A slow disk does not disqualify itself for {listed(free)}."
+        if free
+        else "A slow disk costs every model that was tried."
+    )
+    return (
+        f"With NVMe at {ends[0]}/s in place of {ends[1]}/s, split pools with tiers cost more by "
+        f"{listed(said)}{off}. {verdict}"
+        if dear
+        else f"NVMe at {ends[0]}/s serves as well as at {ends[1]}/s within noise for "
+        f"{listed(free)}{off}."
+    )
+
+
+# When to buy what
+
+
+def when_to_buy(own: pd.DataFrame, public: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """When to buy DRAM, when flash, when to split, when to do neither, and how sure that is.
+
+    Parameters
+    ----------
+    own, public : pandas.DataFrame
+        Cases of the scenario and of the published grid, from :func:`cases`.
+    rows : pandas.DataFrame
+        Rows of the published grid, for what turns the verdict and for break-even intervals.
+    """
+    grid, paragraphs = main(public), [f"For this scenario: {_advice(main(own).iloc[0])}"]
+    known = grid[grid.cheapest.notna()]
+    if known.empty:
+        return "\n\n".join([*paragraphs, _counts(grid)])
+    held = {
+        tier: np.array(
+            [dict(_bought(one, one.cheapest)).get(tier, 0) for one in known.itertuples()]
+        )
+        for tier in ("dram", "nvme")
+    }
+    flags = {
+        "Buy host DRAM": held["dram"] > 0,
+        "Buy flash": held["nvme"] > 0,
+        "Split the pools": known.cheapest.isin(SPLIT).to_numpy(),
+        "Do neither": (known.cheapest == "none").to_numpy(),
+    }
+    paragraphs += [f"{action}: {_when(known, flag)}" for action, flag in flags.items()]
+    return "\n\n".join([*paragraphs, _sure(known), *_turns(rows), *_intervals(rows)])
+
+
+def _advice(case) -> str:
+    """The decision for one case."""
+    if not _is(case.cheapest):
+        return f"no fleet that was tried meets {_targets(case)}; {_missed(case)}."
+    split = "split the pools" if case.cheapest in SPLIT else "keep one pool"
+    bought = _stock(case, case.cheapest)
+    each = " for each GPU that prefills" if bought != "no tier" else ""
+    return f"{split} and buy {bought}{each}; {_lead(case)}."
+
+
+def _when(known: pd.DataFrame, flag: np.ndarray) -> str:
+    """In how many cases, for which models, and what else moves it most."""
+    told = f"in {int(flag.sum())} of {counted(len(known), 'case')} the cheapest fleet does."
+    if not 0 < flag.sum() < len(flag):
+        return told
+    cold = known.ttft_slo_s / known.cold_s
+    middle = cold.median()
+    tight = np.where(cold < middle, "below", "not below")
+    axes = {
+        "model": ("the model", known.model),
+        "trace": ("the trace", known.trace.map(_trace)),
+        "cold": (f"a TTFT target below {middle:.2g} times a cold prefill", tight),
+        "tpot": ("the time a token", known.tpot_slo_s.map(duration)),
+        "router": ("the routing", known.router),
+        "scope": ("the tiers", known["scope"].map(_scope)),
+    }
+    shares = {
+        name: pd.Series(flag).groupby(np.asarray(values), sort=False).agg(["sum", "count", "mean"])
+        for name, (_, values) in axes.items()
+        if name != "cold" or cold.notna().all()
+    }
+    spread = {name: part["mean"].max() - part["mean"].min() for name, part in shares.items()}
+    ranked = [name for name in sorted(spread, key=spread.get, reverse=True) if spread[name] > 0.1]
+    said = [
+        f"{axes[name][0]} ("
+        + ", ".join(f"{at} {_often(*part)}" for at, *part in shares[name].itertuples())
+        + ")"
+        for name in ranked[:2]
+    ]
+    return f"{told} It depends most on {', then on '.join(said)}." if said else told
+
+
+def _often(count: float, of: float, share: float) -> str:
+    return {0.0: "never", 1.0: "always"}.get(share, f"{int(count)} of {int(of)}")
+
+
+def _sure(known: pd.DataFrame) -> str:
+    """How often the bands of the best fleets with and without a lever do not touch."""
+    parts = []
+    for lever, having in (("to split the pools", SPLIT), ("to buy tiers", TIERED)):
+        yes = no = 0
+        for case in known.to_dict("records"):
+            low, high = (
+                [min(_known(case, cell, end) for cell in CELLS if (cell in having) == with_it)
+                 for with_it in (True, False)]
+                for end in ("low", "high")
+            )  # fmt: skip
+            yes, no = yes + (high[0] < low[1]), no + (high[1] < low[0])
+        parts.append(f"whether {lever} in {yes + no} ({yes} yes, {no} no)")
+    return (
+        f"How sure that is: of {counted(len(known), 'case')} the bands of the seeds decide "
+        f"{listed(parts)}. Where they do not, both choices cost the same as far as can be told, "
+        "and the simpler one is the better one."
+    )
+
+
+def _known(case: Mapping, cell: str, end: str) -> float:
+    value = case[f"usd_{cell}_{end}"]
+    return value if value == value else math.inf
+
+
+_INPUTS = {
+    "tpot": ("a target of {} a token", duration),
+    "nic": ("a network of {}/s", size),
+    "disk": ("NVMe at {}/s", size),
+    "dram price": ("DRAM at {} USD/GB", "USD/GB"),
+    "nvme price": ("NVMe at {} USD/GB", "USD/GB"),
+    "gpu price": ("a GPU at {} USD/hour", "USD/hour"),
+}
+
+
+def amount(name: str, value: float) -> str:
+    """A varied input with its value, in words."""
+    words, unit = _INPUTS.get(name, (f"{name} of {{}}", ""))
+    shown = unit(value) if callable(unit) else f"{units.per(value, unit):.3g}"
+    return words.format(shown)
+
+
+def _turns(rows: pd.DataFrame) -> Iterable[str]:
+    """Which input turns the verdict, at which value."""
+    flips = rows[rows.quantity == "flips_at"]
+    said = [
+        f"for {model}, "
+        + listed(
+            [f"{amount(one.input, one.value)} (to {CELLS[one.to]})" for one in part.itertuples()]
+        )
+        for model, part in (flips.groupby("model", sort=False) if len(flips) else ())
+    ]
+    if said:
+        yield f"What turns the verdict, taken one at a time: {'; '.join(said)}."
+    elif "varied" in rows and rows.varied.notna().any():
+        yield "No input that was varied alone turns the verdict."
+
+
+def _intervals(rows: pd.DataFrame) -> Iterable[str]:
+    """Shortest and longest break-even interval of each tier, by model."""
+    spans = rows[rows.quantity == "break_even_interval_s"].sort_values("value")
+    said = [
+        f"{duration(part.value.iloc[0])} ({part.model.iloc[0]}) to {duration(part.value.iloc[-1])} "
+        f"({part.model.iloc[-1]}) in {TIERS[tier]}"
+        for tier, part in (spans.groupby("tier", sort=False) if len(spans) else ())
+    ]
+    if said:
+        yield f"A prefix that comes back for certain pays for its place within {listed(said)}."
+
+
+# Tables
+
+
+def fleets(cases: pd.DataFrame, ways: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """The cells of some cases, each with its best configuration in words.
+
+    ``ways`` names the parallelism of a tabulated way to run a model.
+    """
+    found = []
+    for case in cases.itertuples():
+        for cell, words in CELLS.items():
+            usd = [getattr(case, f"usd_{cell}{band}") for band in _BANDS]
+            told = _configuration(case, cell, ways or {}) if _is(usd[0]) else _missed(case)
+            cost = f"{usd[0]:.3g} ({usd[1]:.3g} to {usd[2]:.3g})" if _is(usd[0]) else "infeasible"
+            found.append(
+                {"model": case.model, "fleet": words, "usd_per_million": cost, "best": told}
+            )
+    return pd.DataFrame(found)
+
+
+def _configuration(case, cell: str, ways: Mapping[str, str]) -> str:
+    def pool(name: str) -> str:
+        way = getattr(case, f"way_{name}_{cell}", None)
+        shown = f" as {ways.get(way, str(way).partition('/')[2] or way)}" if _is(way) else ""
+        return f"{getattr(case, f'{name}_{cell}'):.0f} GPUs{shown}"
+
+    if cell in SPLIT:
+        made = f"{pool('prefill')} prefill, {pool('decode')} decode"
+    else:
+        chunk = getattr(case, f"chunk_tokens_{cell}", None)
+        made = pool("prefill") + (f", chunks of {chunk:,.0f}" if _is(chunk) else ", prompts whole")
+    rules = [
+        f"{TIERS[tier]} written on {rule}"
+        for tier, _ in _bought(case, cell)
+        if _is(rule := getattr(case, f"admission_{tier}_{cell}", None)) and rule != "every use"
+    ]
+    return "; ".join(
+        [made, f"{_stock(case, cell)} a GPU" if _bought(case, cell) else "no tier", *rules]
+    )
+
+
+def contrasts(cases: pd.DataFrame) -> list[dict]:
+    """Interaction and split of the saving of some cases, rows with ``low`` and ``high``."""
+    columns = {
+        "interaction": "log_interaction",
+        "share_disaggregation": "saved_by_the_split",
+        "share_tiers": "saved_by_tiers",
+    }
+    return [
+        {"model": case["model"], "trace": _trace(case["trace"]), "quantity": name}
+        | {
+            end: case[f"{column}{band}"]
+            for end, band in zip(("value", "low", "high"), _BANDS, strict=True)
+        }
+        for case in cases[cases.interaction.notna()].to_dict("records")
+        for column, name in columns.items()
+    ]
