@@ -119,6 +119,10 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_arguments(simulate)
     simulate.set_defaults(run=serving.run)
 
+    sweep = commands.add_parser("sweep", help="replay a grid of fleets: latency against cost")
+    serving.add_sweep_arguments(sweep)
+    sweep.set_defaults(run=serving.run_sweep)
+
     diagnose = commands.add_parser(
         "diagnose",
         help="why an engine did not start",

@@ -39,7 +39,7 @@ def _refusal(found: str, expected: str, key: str = "") -> PydanticCustomError:
     return PydanticCustomError("refusal", "{found}{expected}{key}", context)
 
 
-def _leaf_schema(example: str, plain: dict[str, Any] | None = None) -> WithJsonSchema:
+def _leaf_schema(example: str | list[str], plain: dict[str, Any] | None = None) -> WithJsonSchema:
     """Schema of a leaf in both of its forms; ``plain`` is that of the short one."""
     short = (plain or {"type": "string"}) | {"examples": [example]}
     long_form = {
@@ -110,10 +110,23 @@ Count = Annotated[int, Field(ge=1), _leaf_schema("1", {"type": "integer", "minim
 Flag = Annotated[bool, _leaf_schema("true", {"type": "boolean"})]
 
 
+def _several(item: Any, *example: str) -> Any:
+    """Type of a list of values, each checked like a leaf; one alone may stand without brackets."""
+
+    def read(raw: Any) -> Any:
+        if raw == []:
+            raise _refusal("an empty list", "one value or more, or the key left out")
+        return raw if isinstance(raw, list) else [raw]
+
+    schema = _leaf_schema([*example], {"type": "array", "minItems": 1})
+    return Annotated[tuple[item, ...], BeforeValidator(read), schema] | None
+
+
 def _choice(*options: str) -> Any:
     return Annotated[Literal[options], _leaf_schema(options[0], {"enum": list(options)})]
 
 
+Router = _choice("prefix", "session", "least loaded", "round robin", "random")
 TierName = Literal["hbm", "dram", "nvme", "remote"]
 
 
@@ -250,13 +263,36 @@ class Fleet(_Part):
     decode: Instances | None = None
     chunk_tokens: Tokens | None = Field(None, alias="chunk")
     rate: Annotated[_quantity("", "1.0"), _POSITIVE] = 1.0
-    router: _choice("prefix", "session", "least loaded", "round robin", "random") = "prefix"
+    router: Router = "prefix"
     decode_router: _choice("least loaded", "round robin", "random") = "least loaded"
     fetch: _choice("better", "always", "two-ended") = "better"
     prefetch: _choice("arrival", "turn", "previous turn") = "arrival"
     answers: Flag = True
     queue_limit: Count | None = None
     gpus_per_node: Count = 8
+
+
+def _instances(raw: Any) -> tuple[int, ...]:
+    text = "" if isinstance(raw, bool) else str(raw)
+    if not re.fullmatch(r"[1-9]\d{0,4}(:[1-9]\d{0,4})?", text):
+        expected = "instances of one pool such as '4', or of prefill and decode such as '3:1'"
+        raise _refusal(repr(raw), expected)
+    return tuple(map(int, text.split(":")))
+
+
+class Sweep(_Part):
+    """Grid of a sweep: every combination. What is left out follows from fleet and load.
+
+    ``pools``: instances of one pool, ``4``, or of prefill and decode, ``3:1``. ``dram``, ``nvme``:
+    capacities in place of that of the tier, 0 where it is not bought. ``models``: a table of
+    ``data/latency``, or a model by the rate of ``serving.prefill``.
+    """
+
+    pools: _several(Annotated[tuple[int, ...], BeforeValidator(_instances)], "4", "3:1") = None
+    dram_bytes: _several(_quantity("B", "1 TiB"), "0 GB", "1 TiB") = Field(None, alias="dram")
+    nvme_bytes: _several(_quantity("B", "30 TB"), "0 GB", "30 TB") = Field(None, alias="nvme")
+    routers: _several(Router, "prefix", "session") = None
+    models: _several(Annotated[str, Field(min_length=1)], "gpt-oss-120b") = None
 
 
 class Slo(_Part):
@@ -310,6 +346,7 @@ class _File(_Part):
     slo: Slo
     prices: Prices
     fleet: Fleet = Fleet()
+    sweep: Sweep = Sweep()
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +372,7 @@ class Scenario:
     slo: Slo
     prices: Prices
     fleet: Fleet
+    sweep: Sweep
     low: Prices
     high: Prices
     leaves: dict[str, Leaf]
@@ -406,7 +444,7 @@ class _Tree:
                 self.leaves.setdefault(key, Leaf(node.value, None, None, line))
             return value
         if isinstance(node, yaml.SequenceNode):
-            raise InputError(f"{self.file}:{line} {key}", "a list", "a value or a mapping")
+            return self._long_leaf({"value": node}, key, line, end)
         children = {}
         for name, child in node.value:
             if name.value in children:
@@ -428,8 +466,12 @@ class _Tree:
                 raise InputError(
                     where, f"key {name!r}", f"keys out of {', '.join(sorted(_LEAF_KEYS))}"
                 )
-            if not isinstance(child, yaml.ScalarNode):
-                raise InputError(where, f"no single value at {name!r}", "a text or a number")
+            listed = name == "value" and isinstance(child, yaml.SequenceNode)
+            if listed and not key.startswith("sweep."):
+                raise InputError(where, "a list", "a value or a mapping")
+            for one in child.value if listed else [child]:
+                if not isinstance(one, yaml.ScalarNode):
+                    raise InputError(where, f"no single value at {name!r}", "a text or a number")
         if not key.startswith("prices.") and children.keys() & {"low", "high"}:
             raise InputError(where, "a band", "'low' and 'high' on prices only")
         source, as_of = (
@@ -439,6 +481,11 @@ class _Tree:
             raise InputError(
                 f"{where}.as_of", repr(as_of), "a date such as 2026-05, 2026-05-17 or 2026-Q1"
             )
+        if isinstance(children["value"], yaml.SequenceNode):
+            values = children["value"].value
+            text = ", ".join(one.value for one in values)
+            self.leaves[key] = Leaf(text, source, as_of, line)
+            return [_scalar(one) for one in values]
         ends = [children[name].value for name in ("low", "value", "high") if name in children]
         if [*map(_number, ends)] != sorted(map(_number, ends)):
             raise InputError(where, f"a band of {', '.join(ends)}", "low, value and high in order")
@@ -544,6 +591,7 @@ def load(name_or_path: str) -> Scenario:
         slo=middle.slo,
         prices=middle.prices,
         fleet=middle.fleet,
+        sweep=_with_models(middle.sweep, file.parent),
         low=parts["low"].prices,
         high=parts["high"].prices,
         leaves=tree.leaves,
@@ -568,6 +616,13 @@ def _with_trace(workload: Workload, folder: Path) -> Workload:
     if workload.trace is None:
         return workload
     return workload.model_copy(update={"trace": _beside(workload.trace, folder)})
+
+
+def _with_models(sweep: Sweep, folder: Path) -> Sweep:
+    if sweep.models is None:
+        return sweep
+    models = tuple(_beside(name, folder) for name in sweep.models)
+    return sweep.model_copy(update={"models": models})
 
 
 def _model(tree: _Tree, name: str, folder: Path) -> models.Model:

@@ -13,7 +13,7 @@ from kvpaper.scenario import Instances, Scenario
 from kvpaper.serving.fleet import Fleet, Pool, Tier
 from kvpaper.traces.block_trace import BlockTrace
 
-READS = ("model", "hardware", "serving", "fleet")
+READS = ("model", "hardware", "serving", "fleet", "prices")
 _LEADS_S = {"turn": None, "arrival": 0.0, "previous turn": math.inf}
 _CONTEXT_TOKENS = 131072
 _BATCH = 512
@@ -25,7 +25,7 @@ def fleet(scenario: Scenario) -> Fleet:
     """The fleet that a scenario describes.
 
     What ``hardware`` and ``serving.transfer`` state is that of an instance of ``hardware.gpus``
-    GPUs; an instance of more has so much more of it.
+    GPUs; an instance of more has so much more of it. A tier without a price is not bought.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def fleet(scenario: Scenario) -> Fleet:
         tiers=tuple(
             _tier(name, tier, share)
             for name, tier in scenario.hardware.tiers.items()
-            if name != "hbm"
+            if name not in ("hbm", *unpriced(scenario))
         ),
         router=part.router,
         decode_router=part.decode_router,
@@ -59,6 +59,16 @@ def fleet(scenario: Scenario) -> Fleet:
         queue_limit=part.queue_limit,
         gpus_per_node=part.gpus_per_node,
     )
+
+
+def unpriced(scenario: Scenario) -> list[str]:
+    """Tiers below GPU memory whose byte has no price in the scenario's reading of rent."""
+    return [
+        name
+        for name in scenario.hardware.tiers
+        if name != "hbm"
+        and evaluate.rent_of(scenario, scenario.prices, name, writes_per_s=0.0) is None
+    ]
 
 
 def reaching(fleet: Fleet, trace: BlockTrace) -> Fleet:

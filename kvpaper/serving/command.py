@@ -1,4 +1,4 @@
-"""``kvpaper simulate``: a scenario and a trace in, the answer of the contract out."""
+"""``kvpaper simulate`` and ``sweep``: a scenario and a trace in, the answer of the contract out."""
 
 import argparse
 import json
@@ -28,6 +28,43 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``sweep``: those of ``simulate`` and where it runs and keeps its points."""
+    add_arguments(parser)
+    parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
+    parser.add_argument("--dask", metavar="ADDRESS", help="a Dask scheduler, as tcp://host:port")
+    parser.add_argument("--keep", metavar="FOLDER", help="of finished points; default .cache/sweep")
+
+
+def run_sweep(arguments: argparse.Namespace) -> int:
+    """Replay the grid, answer, print; progress and messages go to standard error."""
+    from kvpaper.serving import sweep
+
+    processes = arguments.processes
+    if processes is not None and not 1 <= processes <= 10**4:
+        raise InputError("--processes", str(processes), "a whole number from 1 on")
+    folder = sweep.FOLDER if arguments.keep is None else Path(arguments.keep)
+    case = given(arguments.scenario, arguments.trace, arguments.seed)
+    try:
+        answer = sweep.sweep(*case, folder, processes, arguments.dask, _progress)
+    except KeyboardInterrupt:
+        print(f"stopped; the same command goes on from {folder}", file=sys.stderr)
+        return 130
+    for warning in answer["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
+    for one in answer["failed"]:
+        words = ", ".join(f"{name} {value}" for name, value in one["point"].items())
+        print(f"failed: {words}: {one['reason']}", file=sys.stderr)
+    print(json.dumps(answer, indent=1, allow_nan=False) if arguments.json else table(answer))
+    return 0 if answer["points"] else 2
+
+
+def _progress(done: int, of: int) -> None:
+    """Tell every twentieth part."""
+    if done * 20 // of > (done - 1) * 20 // of:
+        print(f"{done} of {of} points", file=sys.stderr, flush=True)
+
+
 def simulate(name: str, trace: str | None = None, seed: int = 0) -> dict[str, Any]:
     """The answer for one scenario.
 
@@ -36,22 +73,39 @@ def simulate(name: str, trace: str | None = None, seed: int = 0) -> dict[str, An
     InputError
         If scenario, trace or fleet is at fault.
     """
+    return answer(*given(name, trace, seed))
+
+
+def given(name: str, trace: str | None, seed: int) -> tuple:
+    """Scenario, what its trace asks at the fleet's rate, the trace's name, seed."""
     from kvpaper import scenario as scenarios
-    from kvpaper.serving import arrivals, build
-    from kvpaper.serving.measures import measures
-    from kvpaper.serving.replay import replay
 
     if not 0 <= seed < 2**63:
         raise InputError("--seed", str(seed), "a whole number from 0 on")
     scenario = scenarios.load(name)
     source = trace or scenario.workload.trace
-    requests = arrivals.spread(read(source, "--trace" if trace else "workload.trace"), seed)
-    if scenario.fleet.rate != 1:
-        requests = arrivals.scaled(requests, scenario.fleet.rate, seed)
+    requests = read(source, "--trace" if trace else scenario.where("workload.trace"))
+    return scenario, asked(requests, scenario.fleet.rate, seed), source, seed
+
+
+def asked(requests, rate: float, seed: int):
+    """A trace as it is replayed: coarse timestamps spread, at a multiple of its rate."""
+    from kvpaper.serving import arrivals
+
+    requests = arrivals.spread(requests, seed)
+    return requests if rate == 1 else arrivals.scaled(requests, rate, seed)
+
+
+def answer(scenario, requests, source: str | None, seed: int) -> dict[str, Any]:
+    """What a replay of these requests on the scenario's fleet says."""
+    from kvpaper.serving import build
+    from kvpaper.serving.measures import measures
+    from kvpaper.serving.replay import replay
+
     fleet = build.reaching(build.fleet(scenario), requests)
     measured = measures(replay(fleet, requests, seed), scenario)
-    answer = {"cell": cell(fleet, source, scenario.fleet.rate, seed), **measured}
-    return answer | {"warnings": _warnings(answer, scenario)}
+    found = {"cell": cell(fleet, source, scenario, seed), **measured}
+    return found | {"warnings": _warnings(found, scenario)}
 
 
 def read(trace: str | None, where: str):
@@ -71,13 +125,14 @@ def read(trace: str | None, where: str):
     return read_trace([trace]).trace
 
 
-def cell(fleet, trace: str | None, rate: float, seed: int) -> dict[str, Any]:
+def cell(fleet, trace: str | None, scenario, seed: int) -> dict[str, Any]:
     """What was replayed, in words and numbers that tell one configuration from another."""
     tables = [fleet.prefill.prefill, (fleet.decode or fleet.prefill).decode]
     kinds = {table.kind for table in tables}
     return {
+        "model": scenario.model.name,
         "trace": trace or "generated",
-        "rate": rate,
+        "rate": scenario.fleet.rate,
         "seed": seed,
         "pools": {
             name: {"instances": pool.instances, "gpus": pool.gpus, "kv_tokens": pool.kv_tokens}
@@ -96,16 +151,16 @@ def cell(fleet, trace: str | None, rate: float, seed: int) -> dict[str, Any]:
 
 
 def _warnings(answer: dict[str, Any], scenario) -> list[str]:
-    from kvpaper import evaluate
+    from kvpaper.serving import build
 
     found = []
     if answer["hits_still_rise"]:
         found.append("hits still rise at the end: the caches are not warm, costs are upper bounds")
     if answer["cell"]["latencies"] == "predicted":
         found.append("latencies are predicted, not tabulated, for this model or these lengths")
-    free = [name for name in answer["cell"]["tiers"] if name not in evaluate.priced_tiers(scenario)]
-    if free:
-        found.append(f"no price for {', '.join(free)}: counted as free")
+    left_out = ", ".join(build.unpriced(scenario))
+    if left_out:
+        found.append(f"no price for {left_out}: left out; with a price of 0 it would be used")
     return found
 
 
@@ -118,7 +173,9 @@ def render(answer: dict[str, Any]) -> str:
 
     tokens = answer["computed_tokens"] + sum(answer["hit_tokens"].values())
     hits = ", ".join(
-        f"{name} {count / max(1, tokens):.1%}" for name, count in answer["hit_tokens"].items()
+        f"{name} {count / max(1, tokens):.1%}"
+        for name, count in answer["hit_tokens"].items()
+        if name in ("hbm", *answer["cell"]["tiers"])
     )
     verdict = "meets the targets" if answer["feasible"] else "misses the targets"
     usd = _shown(answer["usd_per_million_output_tokens"])
@@ -137,3 +194,47 @@ def render(answer: dict[str, Any]) -> str:
 
 def _shown(value: float | None, scale: float = 1.0) -> str:
     return "unknown" if value is None else f"{value * scale:.4g}"
+
+
+_COLUMNS = "  {:>9} {:>9} {:>12} {:>5} {:>7} {:>9} {:>9}  {:<12} {}"
+
+
+def table(answer: dict[str, Any]) -> str:
+    """The points worth having, or the nearest to the targets, for a person."""
+    targets, points = answer["targets"], answer["points"]
+    late, names = f"p{targets['percentile']:g}", ("ttft_s", "tpot_s")
+    meets = sum(one["feasible"] for one in points)
+    lines = [
+        f"{len(points)} points, simulated; {meets} meet the targets, {len(answer['failed'])} failed"
+    ]
+    shown = [points[index] for index in answer["frontier"]]
+    if not shown and points:
+        lines.append("none meets the targets; the nearest:")
+        ever = [one for one in points if None not in (one["ttft_s"][late], one["tpot_s"][late])]
+        shown = sorted(
+            ever, key=lambda one: max(one[name][late] / targets[name] for name in names)
+        )[:3]
+    if not shown:
+        return lines[0]
+    head = (f"TTFT {late}", f"TPOT {late}", "USD/M tokens", "GPUs", "pools", "DRAM", "NVMe")
+    lines.append(_COLUMNS.format(*head, "router", "model"))
+    lines += [_line(one, late) for one in shown]
+    if answer["knee"] is not None:
+        lines[2 + answer["frontier"].index(answer["knee"])] += "  <- knee"
+    return "\n".join(lines)
+
+
+def _line(one: dict[str, Any], late: str) -> str:
+    from kvpaper import units
+
+    point, cell = one["point"], one["cell"]
+    sizes = (point[name] for name in ("dram_bytes", "nvme_bytes"))
+    return _COLUMNS.format(
+        *(f"{_shown(one[name][late], 1e3)} ms" for name in ("ttft_s", "tpot_s")),
+        _shown(one["usd_per_million_output_tokens"]),
+        cell["gpus"],
+        point["pools"],
+        *(units.text(size, units.SIZES) if size else "none" for size in sizes),
+        point["router"],
+        cell["model"],
+    )

@@ -96,7 +96,7 @@ def rent_usd_per_s(
     """Rent of all GPUs and of each tier by the scenario's reading [USD/s].
 
     A drive is written off no later than it is worn out by what the window wrote to it. A tier
-    without a price costs nothing, which an answer must say.
+    without a price costs nothing; a scenario's fleet has none.
     """
     prices = prices or scenario.prices
     rents = {"gpu": replay.fleet.gpus * prices.gpu_usd_per_s}
@@ -125,6 +125,7 @@ def measures(
     """The numbers of one point of a sweep, unit as suffix; what nobody can tell is None."""
     window, slo = steady(replay, warm_up), scenario.slo
     times = {"ttft_s": ttft_s(replay, window), "tpot_s": tpot_s(replay, window)}
+    points = sorted({*PERCENTILES, slo.percentile})
     reached = {name: percentile(values, slo.percentile) for name, values in times.items()}
     used = {name: reached[name] / getattr(slo, name) for name in times}
     tokens_per_s = replay.output_tokens[window.finished].sum() / window.seconds
@@ -132,7 +133,7 @@ def measures(
     rents = rent_usd_per_s(replay, scenario, window, prices)
     power = power_w(replay, scenario, window)
     names = ("hbm", *(tier.name for tier in replay.fleet.tiers))
-    hits = replay.hit_tokens[window.requests].sum(axis=0)
+    hits = replay.hit_tokens[window.requests].sum(axis=0).tolist()
     shares = hit_shares(replay, window)
     return {
         "requests": len(replay.arrival_s),
@@ -140,10 +141,10 @@ def measures(
         "window_requests": int(window.requests.sum()),
         "rejected": int(replay.rejected.sum()),
         **{
-            name: {f"p{point}": _known(percentile(values, point)) for point in PERCENTILES}
+            name: {f"p{point:g}": _known(percentile(values, point)) for point in points}
             for name, values in times.items()
         },
-        "hit_tokens": {name: int(count) for name, count in zip(names, hits, strict=True)},
+        "hit_tokens": {"dram": 0, "nvme": 0} | dict(zip(names, hits, strict=True)),
         "computed_tokens": int(replay.computed_tokens[window.requests].sum()),
         "hit_shares": shares.tolist(),
         "hits_still_rise": bool(len(shares) > 1 and shares[-1] > _RISE * shares[-2]),

@@ -25,7 +25,7 @@ def test_a_scenario_without_a_fleet_is_one_instance():
     assert one.prefill.instances == 1
     assert (one.prefill.gpus, one.prefill.kv_tokens) == (instance.gpus, instance.kv_tokens)
     assert one.kv_bytes_per_token == evaluate.slope(loaded)
-    assert [tier.name for tier in one.tiers] == ["dram", "nvme", "remote"]
+    assert [tier.name for tier in one.tiers] == ["dram", "nvme"]  # no price for the remote one
     assert one.transfer_layers == loaded.model.layers
 
 
