@@ -4,6 +4,7 @@ Lines and bars are predicted, open circles simulated, crosses tabulated, filled 
 diamonds published. Colours are the colour-blind safe set of Okabe and Ito.
 """
 
+import io
 from pathlib import Path
 
 import matplotlib
@@ -114,6 +115,14 @@ def save(figure: Figure, scenario: str, name: str) -> Path:
         ):
             figure.savefig(temporary, **options)
     return folder / f"{name}.svg"
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure as text, the same on every run."""
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "kvpaper"}):
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()
 
 
 def save_to(figure: Figure, path: Path | str) -> None:
