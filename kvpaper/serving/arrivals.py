@@ -1,4 +1,4 @@
-"""When requests arrive: more of them, between coarse timestamps, or by Poisson's law."""
+"""When requests arrive and what they share: more of them, between coarse timestamps, strangers."""
 
 from dataclasses import replace
 
@@ -84,6 +84,22 @@ def _copied(trace, requests, copies, at_s, session, sessions) -> BlockTrace:
         offsets=offsets,
         blocks=dense_ids(raw)[0],
     )
+
+
+def strangers(trace: BlockTrace, share: float = 0.5, seed: int = 0) -> BlockTrace:
+    """The trace with this share of its sessions, at random, made of requests that know no other.
+
+    Every block of such a request is its own. Arrivals and lengths stay, so that only the reuse is
+    less. (Blocks of its own for a session as a whole would spare nearly all of the reuse, which
+    is between its turns.)
+    """
+    session = sessions_of(trace)
+    sessions = int(session.max(initial=-1)) + 1
+    chosen = np.random.default_rng(seed).permutation(sessions) < round(share * sessions)
+    own = np.repeat(chosen[session], trace.blocks_per_request)
+    blocks = trace.blocks.astype(np.int64)
+    blocks[own] = trace.unique_blocks + np.arange(own.sum())
+    return replace(trace, blocks=dense_ids(blocks)[0])
 
 
 def poisson(

@@ -8,7 +8,7 @@ from fleets import BLOCK, fleet, pool, trace
 
 from kvpaper.errors import InputError
 from kvpaper.reuse.curve import hit_curve
-from kvpaper.serving.arrivals import SHIFT_S, poisson, scaled, sessions_of, spread
+from kvpaper.serving.arrivals import SHIFT_S, poisson, scaled, sessions_of, spread, strangers
 from kvpaper.serving.replay import replay
 from kvpaper.traces.generated import conversations
 
@@ -76,6 +76,26 @@ def test_spreading_keeps_order_and_stays_within_a_step():
     assert moved.max() < 3
     single = trace([[0], [1]], [4.0, 4.0])
     assert spread(single) is single
+
+
+def test_strangers_share_nothing_and_the_others_what_they_shared():
+    a, b, c, d = range(4)  # two sessions of two turns
+    requests = trace([[a], [b], [a, c], [b, d]], [0, 1, 2, 3])
+    half = strangers(requests)
+    first, second = ([half.blocks[half.offsets[r]] for r in pair] for pair in ((0, 2), (1, 3)))
+    assert sorted(len(set(pair)) for pair in (first, second)) == [1, 2]
+    assert half.unique_blocks == 5
+    np.testing.assert_array_equal(half.offsets, requests.offsets)
+    np.testing.assert_array_equal(strangers(requests, 0.0).blocks, requests.blocks)
+    assert strangers(requests, 1.0).unique_blocks == requests.references
+
+
+def test_half_of_the_sessions_as_strangers_leave_about_half_of_the_reuse():
+    requests = conversations()
+    ceilings = [hit_curve(strangers(requests, 0.5, seed)).ceiling for seed in range(8)]
+    assert np.mean(ceilings) == pytest.approx(0.5 * hit_curve(requests).ceiling, rel=0.1)
+    again = strangers(requests, 0.5, 3)
+    assert again.blocks.tobytes() == strangers(requests, 0.5, 3).blocks.tobytes()
 
 
 def test_poisson_has_its_rate_and_no_reuse():
