@@ -4,6 +4,7 @@ No sentence is fixed to one scenario: numbers and verdicts come from the rows al
 """
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -276,9 +277,10 @@ def overview(rows: pd.DataFrame, tier: str, read_bytes_per_s: float) -> str:
 
 
 def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None = None) -> str:
-    """How many records there are and what they say, or that there are none and what is missing.
+    """How many records there are and, machine by machine, what they say; or what is missing.
 
-    ``rows`` are those of `kvpaper.measured`, each of them with its machine.
+    ``rows`` are those of `kvpaper.measured`. Every figure says of how many runs it is, their
+    spread, and whether others kept the machine busy meanwhile.
     """
     if not records:
         return (
@@ -286,108 +288,154 @@ def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None 
             "are specified in the chapter on measurements and none has a record."
         )
     completed = sum(record.get("outcome") == "completed" for record in records)
-    machines = len({str(record.get("machine")) for record in records})
-    paragraphs = [
-        f"{counted(len(records), 'record')} from {counted(machines, 'machine')}, of which "
-        f"{completed} completed."
-    ]
+    paragraphs = [f"{counted(len(records), 'record')}, of which {completed} completed."]
     if rows is None or rows.empty:
         return paragraphs[0]
     # Records of one instrument alone leave out what the others tell.
-    for machine, part in rows.reindex(columns=rows.columns.union(_LAB)).groupby("machine"):
-        said = [*_factorial(part), *_fitted(part), *_two_engines(part), *_held(part)]
-        paragraphs.append(f"On {machine}: {' '.join(said)}")
+    rows = rows.reindex(columns=rows.columns.union(_LAB))
+    for machine, part in rows.groupby("machine"):
+        said = [*_factorial(part), *_fitted(part), *_levels(part), *_two_engines(part)]
+        said = [f"- {one}" for one in [*said, *_held(part)]]
+        paragraphs += [f"On {machine}:", "\n".join(said)]
     return "\n\n".join(paragraphs)
 
 
-_LAB = ["cap", "cell", "connector", "formula", "process", "prompt_tokens", "shape", "split"]
-_LAB += ["stage", "tier", "tokens", "way"]
+_LAB = ["cap", "cause", "cell", "compared", "connector", "formula", "level", "load", "model"]
+_LAB += ["process", "prompt_tokens", "run", "shape", "split", "stage", "tier", "tokens", "way"]
+_LOADS = {"quiet": "machine quiet", "shared": "machine shared", "unknown": "load unknown"}
+_CELLS = {"fits, none": "the cap alone", "fits, lmcache": "cap and LMCache"}
+_LEVELS = {
+    "recompute": "recomputed",
+    "engine alone": "in the engine's cache",
+    "engine": "in the engine's cache, the last block in LMCache's",
+    "connector": "in LMCache's DRAM",
+    "disk": "on LMCache's disk",
+}
+
+
+def _runs(rows: pd.DataFrame) -> str:
+    """How many runs, and how busy others kept the machine."""
+    loads = rows.drop_duplicates(["instrument", "run"]).load.value_counts()
+    count = counted(int(loads.sum()), "run")
+    if len(loads) == 1:
+        return f"{count}, {_LOADS[loads.index[0]]}"
+    return f"{count}: {', '.join(f'{number} {load}' for load, number in loads.items())}"
+
+
+def _over_runs(rows: pd.DataFrame, text: Callable[[float], str]) -> str:
+    """The median run, and in brackets the lowest and the highest."""
+    each = rows.groupby("run").value.median()
+    low, high = text(each.min()), text(each.max())
+    return text(each.median()) + (f" ({low} to {high})" if low != high else "")
 
 
 def _factorial(rows: pd.DataFrame) -> list[str]:
     """What cap and connector do to the cache, whether answers stay right, what died."""
-    cached = rows[rows.quantity == "cached_tokens"]
-    evicted = cached[cached.stage == "evicted"]
-    names = {"fits, none": "the cap alone", "fits, lmcache": "cap and LMCache"}
-    told = [
-        f"{_span(part.value.min(), part.value.max())} with {name}"
-        for cell, name in names.items()
-        if len(part := evicted[evicted.cell == cell])
-    ]
+    cached, deaths = rows[rows.quantity == "cached_tokens"], rows[rows.quantity == "deaths"]
     sentences = []
-    if told:
-        sentences.append(
-            f"of {evicted.tokens.max():,.0f} tokens that other prompts had pushed out, "
-            f"{listed(told)} were still cached."
+    for model, part in cached[cached.stage == "evicted"].groupby("model"):
+        told = [
+            f"{name} still had {_over_runs(own, '{:,.0f}'.format)} "
+            f"({counted(own.run.nunique(), 'run')})"
+            for cell, name in _CELLS.items()
+            if len(own := part[part.cell == cell])
+        ]
+        tokens = f"{part.tokens.max():,.0f} tokens of {model}"
+        sentences += [f"Of {tokens} that other prompts had pushed out, {listed(told)}."] * bool(
+            told
         )
-    agree = rows[rows.quantity == "logprob_difference"]
-    right = agree[~agree.stage.isin(["one token differs", "spoiled disk"])]
-    wrong = agree[agree.stage == "spoiled disk"]
-    if len(right):
-        worst = f"{right.value.max():.1g}"
-        sentences.append(f"Log-probabilities differed by {worst} at most over all living cells.")
-    if len(wrong):
-        how = "other tokens" if math.isinf(wrong.value.min()) else f"{wrong.value.min():.1g}"
-        sentences.append(f"A spoiled cache was seen: it gave {how}.")
-    both = cached[(cached.cap == "fits") & (cached.connector == "lmcache")]
-    died = both[both.stage == "start"]
-    if len(both):
-        verdict = "is not borne out: they start and serve together" if died.empty else "holds here"
-        sentences.append(f"The paper's hypothesis, that cap and connector conflict, {verdict}.")
-    small = cached[(cached.stage == "start") & (cached.cap == "too small")]
-    if len(small):
+    lived = cached[cached.cell == "fits, lmcache"].run.nunique()
+    if starts := lived + (deaths.cell == "fits, lmcache").sum():
+        verdict = "is not borne out" if lived == starts else "is not refuted"
         sentences.append(
-            f"A cap that is too small dies at start with the paper's message; what tells the cause "
-            f"was written by {listed(sorted(set(small.process)))}."
+            f"The paper's hypothesis, that the cap conflicts with the connector, {verdict}: "
+            f"{lived} of {counted(int(starts), 'start')} with both lived and served."
         )
-    return sentences
+    if len(small := deaths[deaths.cap == "too small"]):
+        sentences.append(
+            f"A cap that is too small died at start {counted(len(small), 'time')}, each with the "
+            f"paper's message; the cause, {listed(sorted(set(small.cause)))}, was written by "
+            f"{listed(sorted(set(small.process)))}."
+        )
+    return sentences + _equal(rows[rows.quantity == "logprob_difference"])
 
 
-def _span(low: float, high: float) -> str:
-    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+def _equal(rows: pd.DataFrame) -> list[str]:
+    """Whether the same prompt gives the same answer, and whether the comparison would notice."""
+    told = []
+    for compared, part in sorted(rows.groupby("compared"), key=lambda one: one[0] != "same prompt"):
+        least = part.value.min()
+        seen = "other tokens came" if math.isinf(least) else f"{least:.1g} at least"
+        if compared == "same prompt":
+            seen = f"{part.value.max():.1g} at most"
+        count = len(part.drop_duplicates(["instrument", "run"]))
+        told.append(f"{compared}, {seen} ({counted(count, 'run')})")
+    return [f"Log-probabilities differ: {'; '.join(told)}."] * bool(told)
 
 
 def _fitted(rows: pd.DataFrame) -> list[str]:
-    """Fixed overhead and rate of the tiers, over runs."""
-    parts = []
+    """The rate of each tier, over runs."""
     here = rows[(rows.quantity == "fitted_bytes_per_s") & (rows["shape"] == "canary")]
-    for (tier, way), part in here.groupby(["tier", "way"]) if len(here) else ():
-        low, high = part.value.min(), part.value.max()
-        name = tier if way in ("copy", "get") else f"{tier} ({way})"
-        parts.append(f"{name} {size(low)}/s" + (f" to {size(high)}/s" if high > low else ""))
-    return [f"Prefixes come back at these rates, lowest and highest run: {'; '.join(parts)}."] * (
-        len(parts) > 0
-    )
+    parts = [
+        (tier if way in ("copy", "get") else f"{tier} ({way})")
+        + f" {_over_runs(part, lambda rate: f'{size(rate)}/s')}"
+        for (tier, way), part in here.groupby(["tier", "way"])
+    ]
+    return [f"Prefixes come back ({_runs(here)}): {'; '.join(parts)}."] if parts else []
+
+
+def _levels(rows: pd.DataFrame) -> list[str]:
+    """Time to first token of the longest prompt, by where its prefix was."""
+    sentences = []
+    here = rows[(rows.quantity == "ttft_s") & rows.level.notna()]
+    for model, part in here.groupby("model"):
+        tokens = part.prompt_tokens.max()
+        longest = part[part.prompt_tokens == tokens]
+        told = [
+            f"{name} {_over_runs(own, duration)}"
+            for level, name in _LEVELS.items()
+            if len(own := longest[longest.level == level])
+        ]
+        what = f"First token of a prompt of {tokens:,.0f} tokens, {model}"
+        sentences.append(f"{what} ({_runs(longest)}): {'; '.join(told)}.")
+    return sentences
 
 
 def _two_engines(rows: pd.DataFrame) -> list[str]:
     """What a split costs one request: its first token, and the transfer in it."""
     sentences = []
-    for connector, moved in rows[rows.quantity == "transfer_time_s"].groupby("connector"):
-        longest = moved[moved.prompt_tokens == moved.prompt_tokens.max()]
-        here = rows[(rows.quantity == "ttft_s") & (rows.connector == connector)]
-        here = here[here.prompt_tokens == longest.prompt_tokens.iloc[0]]
-        times = here.groupby("split").value.median()
-        sentences.append(
-            f"On two engines joined by {connector}, {longest.prompt_tokens.iloc[0]:,.0f} tokens "
-            f"have their first token after {duration(times['two engines'])}, "
-            f"{duration(longest.value.median())} of it for the transfer; one of the engines alone "
-            f"takes {duration(times['one engine'])}."
-        )
+    here = rows[rows.split.notna() & rows.quantity.isin(["ttft_s", "transfer_time_s"])]
+    for (connector, model), part in here.groupby(["connector", "model"]):
+        tokens = part[part["split"] == "transfer"].prompt_tokens.max()
+        at = part[part.prompt_tokens == tokens]
+        if len(at):
+            two, moving, one = (
+                _over_runs(at[at["split"] == name], duration)
+                for name in ("two engines", "transfer", "one engine")
+            )
+            sentences.append(
+                f"Two engines joined by {connector} ({_runs(at)}): a prompt of {tokens:,.0f} "
+                f"tokens, {model}, has its first token after {two}, {moving} of it for the "
+                f"transfer; one of the engines alone takes {one}."
+            )
     return sentences
 
 
 def _held(rows: pd.DataFrame) -> list[str]:
-    """How far formulas set by one run are from another run."""
-    parts = []
+    """How far formulas set by one run are from another run, shared machines apart."""
+    sentences = []
     ratios = rows[rows.quantity == "ratio"]
-    for formula, part in ratios.groupby("formula") if len(ratios) else ():
-        low, middle, high = part.value.quantile([0.1, 0.5, 0.9])
-        parts.append(f"{formula} {middle:.2f} ({low:.2f} to {high:.2f})")
-    return [
-        f"Measured over predicted, the formula set by another run, median and 10 to 90 %: "
-        f"{'; '.join(parts)}."
-    ] * (len(parts) > 0)
+    for shared, part in ratios.groupby(ratios.load == "shared"):
+        told = []
+        for formula, own in part.groupby("formula"):
+            low, middle, high = own.value.quantile([0.1, 0.5, 0.9])
+            told.append(f"`{formula}` {middle:.2f} ({low:.2f} to {high:.2f})")
+        where = "on a shared machine, " if shared else ""
+        sentences.append(
+            f"Measured over predicted, set by another run, {where}median and 10 to 90 %: "
+            f"{'; '.join(told)}."
+        )
+    return sentences
 
 
 def counted(count: int, noun: str) -> str:

@@ -71,9 +71,49 @@ def over_runs(rows: Iterable[Row], names: Sequence[str]) -> list[Row]:
         loads = Counter(load for _, load in {(row["run"], row["load"]) for row in part})
         told = ", ".join(f"{loads[load]} {load}" for load in LOADS if load in loads)
         low, high = (min(values), max(values)) if min(values) < max(values) else (None, None)
-        middle = np.median(values)
-        found.append(_row(value=middle, low=low, high=high, **key, runs=told, points=len(values)))
+        found.append(_row(value=np.median(values), low=low, high=high, **key, runs=told))
     return found
+
+
+def overview(records: Iterable[Record]) -> list[Row]:
+    """Every record that has an end: what it is of, how long it took, how busy others were."""
+    records, rows = list(records), []
+    for instrument in sorted({record["instrument"] for record in records}):
+        for outcome in ("completed", "failed", "timed out"):
+            for record, at in runs(records, instrument, outcome):
+                asked = record["parameters"]
+                of = [_model(record)] if "engine" in asked else []
+                of += [f"{name} {asked[name]}" for name in ("cap", "connector") if name in asked]
+                rows.append(
+                    {
+                        "kind": "measured",
+                        "machine": at["machine"],
+                        "started": record["started_at"][:16].replace("T", " "),
+                        "instrument": instrument,
+                        "of": ", ".join(of),
+                        "outcome": outcome,
+                        "duration_s": record["duration_s"],
+                        "busy_cores_of_others": at["busy_cores_of_others"],
+                        "load": at["load"],
+                    }
+                )
+    return sorted(rows, key=lambda row: row["started"])
+
+
+def two_by_two(records: Iterable[Record]) -> list[Row]:
+    """Cached tokens of the 2x2 over runs, by stage."""
+    asked = ("repeat", "evicted", "reset")
+    found = (row for row in cells(records) if row["stage"] in asked)
+    return over_runs(found, ("machine", "model", "cap", "connector", "stage"))
+
+
+def summary(ratio_rows: Iterable[Row]) -> list[Row]:
+    """Median and 10 to 90 % of the ratios of each formula, by what it was tested on and load."""
+    rows = []
+    for key, part in _grouped(ratio_rows, ("machine", "formula", "on", "load")):
+        low, middle, high = np.quantile([row["value"] for row in part], (0.1, 0.5, 0.9))
+        rows.append(_row("ratio", middle, low=low, high=high, points=len(part), **key))
+    return rows
 
 
 def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> dict[str, float]:
@@ -151,13 +191,21 @@ def fits(records: Iterable[Record]) -> list[Row]:
 
 
 def levels(records: Iterable[Record]) -> list[Row]:
-    """Time to first token and cached tokens by where the prefix came from, with quartiles."""
-    return [
+    """Time to first token and cached tokens by where the prefix came from, with quartiles.
+
+    With a connector the level ``engine`` has its last block from there, without it is called
+    ``engine alone``.
+    """
+    rows = [
         {**_spread(row), **at, **_coordinates(row), **_served(record)}
         for record, at in runs(records, "canary")
         for row in record["rows"]
         if row["quantity"] in ("ttft_s", "cached_tokens") and "level" in row
     ]
+    for row in rows:
+        if row["level"] == "engine" and row["connector"] == "none":
+            row["level"] = "engine alone"
+    return rows
 
 
 def cells(records: Iterable[Record]) -> list[Row]:
@@ -449,9 +497,7 @@ def _grouped(rows: Iterable[Row], names: Sequence[str]) -> Iterator[tuple[Row, l
         yield dict(zip(names, values, strict=True)), part
 
 
-def _with_other_runs(
-    rows: Iterable[Row], names: Sequence[str]
-) -> Iterator[tuple[Row, list[Row]]]:
+def _with_other_runs(rows: Iterable[Row], names: Sequence[str]) -> Iterator[tuple[Row, list[Row]]]:
     """Each row of a group with the rows of each other run; its load is the worse of both."""
     for _, part in _grouped(rows, names):
         by_run = [found for _, found in _grouped(part, ("run",))]

@@ -83,6 +83,9 @@ def _table(rows: Rows, columns: list[str] | str | None) -> str:
         return "<p>Nothing to list in this scenario.</p>"
     if isinstance(columns, list):
         frame = frame[[name for name in columns if name in frame]]
+    if "machine" in frame and frame["machine"].nunique() > 1:
+        parts = frame.groupby("machine", sort=False)
+        return "".join(_table(part, columns) for _, part in parts)
     caption = ""
     kinds = set(frame["kind"]) if "kind" in frame else set()
     if len(kinds) == 1 and kinds <= set(results.KINDS):
@@ -132,8 +135,11 @@ def readable(rows: Rows, columns: list[str] | str | None = None) -> "HTML":
     return HTML(_table(rows, columns))
 
 
-def banded(rows: Rows, columns: str = "quantity") -> "HTML":
-    """Values with their band, as value (low to high), those of ``columns`` beside each other."""
+def banded(rows: Rows, columns: str = "quantity", at: list[str] | None = None) -> "HTML":
+    """Values with their band, as value (low to high), those of ``columns`` beside each other.
+
+    ``at`` are the coordinates that a row shows, by default all.
+    """
     frame = pandas.DataFrame(rows)
     if frame.empty:
         return readable(frame)
@@ -143,16 +149,21 @@ def banded(rows: Rows, columns: str = "quantity") -> "HTML":
     )
     texts = [f"{value} ({low} to {high})" if low else value for value, low, high in told]
     own = ("quantity", "value", "low", "high", columns)
-    at = [name for name in frame if name not in own]
     return readable(
         frame.assign(value=texts)
-        .pivot_table(index=at, columns=columns, values="value", aggfunc="first", sort=False)
+        .pivot_table(
+            index=at or [name for name in frame if name not in own],
+            columns=columns,
+            values="value",
+            aggfunc="first",
+            sort=False,
+        )
         .reset_index()
     )
 
 
-def folded(rows: Rows, summary: str) -> "HTML":
-    """The rows as an HTML table that a reader unfolds by its summary."""
+def folded(table: "HTML", summary: str) -> "HTML":
+    """A table that a reader unfolds by its summary."""
     from IPython.display import HTML
 
-    return HTML(f"<details><summary>{escape(summary)}</summary>{_table(rows, None)}</details>")
+    return HTML(f"<details><summary>{escape(summary)}</summary>{table.data}</details>")

@@ -1,4 +1,10 @@
-"""Figures of what the lab measured: chapter 80. A point is a median with its quartiles."""
+"""Figures of what the lab measured: chapter 80. A point is a median with its quartiles.
+
+Each run has its own mark, so that the spread between runs is seen; that of a run that shared its
+machine is pale.
+"""
+
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -8,12 +14,12 @@ from matplotlib.ticker import LogLocator
 from kvpaper.figures.style import as_time, as_tokens, nothing, panels
 
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-# Runs of the same thing, so that their spread is seen.
 _MARKS = "os^Dv"
 _PLAIN = ("copy", "get")
 _LEVELS = {
     "recompute": "recomputed",
-    "engine": "in the engine's cache",
+    "engine alone": "in the engine's cache",
+    "engine": "the same, last block by LMCache",
     "connector": "in LMCache's DRAM",
     "disk": "on LMCache's disk",
 }
@@ -26,6 +32,7 @@ def _points(axes, part: pd.DataFrame, x: str, colour: str, label: str) -> None:
         axes.errorbar(
             run[x],
             run.value,
+            alpha=0.4 if run.load.iloc[0] == "shared" else 1,
             yerr=[run.value - run.low, run.high - run.value],
             fmt=_MARKS[number % len(_MARKS)],
             color=colour,
@@ -47,11 +54,8 @@ def _panels(rows: pd.DataFrame, names: list[str], height: float):
     groups = list(rows.groupby(names))
     figure, each = panels(1 + height * len(groups), nrows=len(groups), squeeze=False)
     for axes, (told, part) in zip(each[:, 0], groups, strict=True):
-        # Without a second run nothing is said of the spread between runs.
-        kinds = [one for _, one in part.groupby("connector")] if "connector" in part else [part]
-        runs = min(one.run.nunique() for one in kinds)
         name = ": ".join(map(str, reversed(told)))
-        axes.set_title(f"{name} ({runs} run{'s' * (runs != 1)})", loc="left", fontsize=8)
+        axes.set_title(f"{name}\n{_runs(part)}", loc="left", fontsize=8)
         yield figure, axes, part
     handles = {
         label: handle
@@ -59,6 +63,17 @@ def _panels(rows: pd.DataFrame, names: list[str], height: float):
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+
+
+def _runs(part: pd.DataFrame) -> str:
+    """How many runs a panel shows and how loaded the machine was, by connector if there is one."""
+    kinds = part.groupby("connector") if "connector" in part else [("", part)]
+    parts = []
+    for connector, own in kinds:
+        loads = own.groupby("load").run.nunique()
+        count = ", ".join(f"{number} {load}" for load, number in loads.items())
+        parts.append(f"{connector} {count}".strip())
+    return f"runs: {'; '.join(parts)}"
 
 
 def tiers(times: pd.DataFrame, fits: pd.DataFrame, shape: str) -> Figure:
@@ -72,9 +87,11 @@ def tiers(times: pd.DataFrame, fits: pd.DataFrame, shape: str) -> Figure:
     fits = fits[fits["shape"] == shape].pivot_table(
         index=["machine", "tier", "way", "run"], columns="quantity", values="value"
     )
+    slowest = times.groupby(["tier", "way"]).value.max().sort_values(ascending=False)
+    colours = dict(zip(slowest.index, itertools.cycle(_COLOURS), strict=False))
     for figure, axes, rows in _panels(times, ["machine"], 3.6):  # noqa: B007
-        places = sorted(rows.groupby(["tier", "way"]), key=lambda place: -place[1].value.max())
-        for ((tier, way), part), colour in zip(places, _COLOURS, strict=False):
+        for (tier, way), part in rows.groupby(["tier", "way"]):
+            colour = colours[tier, way]
             _points(axes, part, "tokens", colour, tier if way in _PLAIN else f"{tier}, {way}")
             at = (rows.machine.iloc[0], tier, way)
             if at not in fits.index.droplevel("run"):  # too few lengths for a fit
@@ -110,11 +127,13 @@ def splits(rows: pd.DataFrame) -> Figure:
     if rows.empty:
         return nothing("no record of two engines")
     rows = rows[rows.quantity == "ttft_s"]
+    kinds = sorted(set(zip(rows["split"], rows.connector, strict=True)))
+    colours = dict(zip(kinds, itertools.cycle(_COLOURS), strict=False))
     for figure, axes, part in _panels(rows, ["machine", "model"], 3.0):  # noqa: B007
-        pairs = part.groupby(["split", "connector"])
-        for ((split, connector), at), colour in zip(pairs, _COLOURS, strict=False):
+        for (split, connector), at in part.groupby(["split", "connector"]):
             name = f"one of two, {connector}" if split == "one engine" else f"two, {connector}"
             label = "one engine on all cores" if connector == "none" else name
+            colour = colours[split, connector]
             _points(axes, at, "prompt_tokens", colour, label)
         _tokens_and_times(axes, "prompt", "time to first token")
     return figure
