@@ -35,15 +35,15 @@ _NAMES = {
 }
 _WHO = ("cell", "lever", "tier", "band", "way", "chunk_tokens", "admission", "over", "binding")
 _BANDS = ("", "_low", "_high")
-_COLUMNS = [
-    "cheapest", "over", "cold_s",
+_NUMBERS = [
+    "ceiling", "ttft_slo_s", "tpot_slo_s", "at",
     *(f"{name}{band}" for name in ("saved", "interaction") for band in _BANDS),
     *(f"share_{lever}{band}" for lever in ("disaggregation", "tiers") for band in _BANDS),
     *(f"usd_{cell}{band}" for cell in CELLS for band in _BANDS),
     *(f"{name}_{cell}" for name in ("usd_predicted", "rate", "rate_predicted") for cell in CELLS),
     *(f"bytes_{cell}_{tier}" for cell in CELLS for tier in ("dram", "nvme")),
-    *(f"binding_{cell}" for cell in CELLS),
 ]  # fmt: skip
+_WORDS = ["cheapest", "over", *(f"binding_{cell}" for cell in CELLS)]
 # Closer than this to the replay, the closed form is said to give the size.
 NEAR = 0.1
 
@@ -75,18 +75,11 @@ def cases(rows: pd.DataFrame) -> pd.DataFrame:
         elif name is not None:
             at = {key: row[key] for key in AT} | {"varied": row["varied"] or ""}
             _add(found.setdefault(tuple(at.values()), at), name, row)
-    table = pd.DataFrame(list(found.values())).reindex(
-        columns=[
-            *dict.fromkeys([*AT, *_COLUMNS, *(key for case in found.values() for key in case)])
-        ]
-    )
-    table["cold_s"] = [
-        cold.get(pair, math.nan) for pair in zip(table.model, table.trace, strict=True)
-    ]
-    texts = ("model", "trace", "router", "scope", "varied", "cheapest", "over")
-    for column in table:
-        if column not in texts and not column.startswith(("binding_", "way_", "admission_")):
-            table[column] = pd.to_numeric(table[column], errors="coerce")
+    table = pd.DataFrame(list(found.values()))
+    table = table.reindex(columns=[*dict.fromkeys([*AT, *table, *_NUMBERS, *_WORDS])])
+    pairs = zip(table.model, table.trace, strict=True)
+    table["cold_s"] = [cold.get(pair, math.nan) for pair in pairs]
+    table[_NUMBERS] = table[_NUMBERS].apply(pd.to_numeric, errors="coerce")
     predicted = np.log(table[[f"usd_predicted_{cell}" for cell in CELLS]].to_numpy(float))
     predicted[~np.isfinite(predicted)] = math.nan
     table["predicted_interaction"] = predicted @ [1, -1, -1, 1]
@@ -117,7 +110,7 @@ def main(cases: pd.DataFrame) -> pd.DataFrame:
 def base(cases: pd.DataFrame) -> pd.DataFrame:
     """The cases of the grid, one a model, around which inputs were varied."""
     grid, varied = main(cases), cases[cases.varied != ""]
-    for name in ("trace", "router", "scope", "ttft_slo_s", "tpot_slo_s"):
+    for name in ("trace", "ceiling", "router", "scope", "ttft_slo_s", "tpot_slo_s"):
         common = (varied if len(varied) else grid)[name].mode()
         if len(common):
             grid = grid[grid[name] == common.iloc[0]]
@@ -207,42 +200,49 @@ def combined(own: pd.DataFrame, public: pd.DataFrame) -> str:
     """
     grid, paragraphs = main(public), [_own(main(own).iloc[0])]
     if len(grid):
-        paragraphs.append(f"In the published grid: {_drop(base(public))} {_counts(grid)}")
+        paragraphs.append(f"{headline(base(public))} {_drops(base(public))} {_counts(grid)}")
         paragraphs.append(f"{_interaction(grid)} {_closed_form(grid)}")
     disk = _disk(public[public.varied == "disk"])
     return "\n\n".join([*paragraphs, *([disk] if disk else [])])
 
 
-def _drop(at: pd.DataFrame) -> str:
-    """Split pools with tiers against one pool without, model by model at one point."""
-    drops, rises, ties, alone = [], [], [], []
+def headline(at: pd.DataFrame) -> str:
+    """Split pools with tiers against one pool without, over the models at one point."""
+    saved = (at.share_disaggregation + at.share_tiers)[
+        at.share_disaggregation_low + at.share_tiers_low > 0
+    ]
+    ends = " to ".join(dict.fromkeys(map(_share, (saved.min(), saved.max()))))
+    drop = f"{ends} less for {len(saved)}" if len(saved) else "no less for any"
+    case = at.iloc[0]
+    return (
+        f"On {_trace(case.trace)}, with {_targets(case)}, split pools with tiers cost {drop} of "
+        f"{counted(len(at), 'model')} than one pool without tiers."
+    )
+
+
+def _drops(at: pd.DataFrame) -> str:
+    """The same for each model, with its band and the parts of the levers."""
+    said = []
     for case in at.itertuples():
-        if not _is(case.interaction):
-            word = f"only {CELLS[case.cheapest]}" if _is(case.cheapest) else "no fleet"
-            if _is(case.cheapest) and _is(case.over):
-                word = "not every kind of fleet"
-            alone.append(f"{word} for {case.model}")
-            continue
         low = case.share_disaggregation_low + case.share_tiers_low
         high = case.share_disaggregation_high + case.share_tiers_high
         total = case.share_disaggregation + case.share_tiers
         parts = f"the split {_share(case.share_disaggregation)}, tiers {_share(case.share_tiers)}"
-        if low > 0:
-            drops.append(f"{_share(total)} ({_band(low, high)}) for {case.model} ({parts})")
-        elif high < 0:
-            rises.append(f"{math.exp(-total) - 1:.0%} for {case.model}")
+        if not _is(case.cheapest):
+            told = "no fleet meets the targets"
+        elif not _is(case.interaction):
+            met = [words for cell, words in CELLS.items() if _is(getattr(case, f"usd_{cell}"))]
+            told = f"only {listed(met)} can meet the targets"
+        elif low <= 0 <= high:
+            told = f"no difference beyond noise ({parts})"
         else:
-            ties.append(case.model)
-    said = [f"by {listed(drops)}"] * bool(drops)
-    said += [f"it rises by {listed(rises)}"] * bool(rises)
-    said += [f"it is the same within noise for {listed(ties)}"] * bool(ties)
-    said += [f"{listed(alone)} meets the targets"] * bool(alone)
-    case, count = at.iloc[0], len(at)
-    verdict = "drops" if len(drops) == count else f"drops for {len(drops)} of {count} models"
+            more = f"{math.exp(-total) - 1:.0%} more" if total < 0 else f"{_share(total)} less"
+            told = f"{more} ({_band(low, high)}; {parts})"
+        said.append(f"{case.model}, {told}")
+    case = at.iloc[0]
     return (
-        f"on {_trace(case.trace)}, with {_targets(case)}, {case.router} routing and tiers "
-        f"{_scope(case.scope)}, the cost of split pools with tiers against one pool without "
-        f"{verdict if drops else 'does not drop'}: {'; '.join(said)}."
+        f"With {case.router} routing and tiers {_scope(case.scope)}, model by model, and what is "
+        f"due to each lever by Shapley: {'; '.join(said)}."
     )
 
 
@@ -278,18 +278,17 @@ def _interaction(grid: pd.DataFrame) -> str:
     """Whether the levers help each other, compete, or simply multiply."""
     full = grid[grid.interaction.notna()]
     if full.empty:
-        return (
-            "In no case can all four fleets meet the targets: there is no interaction to speak of."
-        )
+        return "In no case can all four fleets meet the targets, so that none has an interaction."
     signs = {
         "help each other": int((full.interaction_high < 0).sum()),
         "compete": int((full.interaction_low > 0).sum()),
     }
     signs["multiply"] = len(full) - sum(signs.values())
     word = max(signs, key=signs.get)
+    rule = f"As a rule the two levers {word}" if 2 * signs[word] > len(full) else "There is no rule"
     return (
-        f"As a rule the two levers {word}: of {counted(len(full), 'case')} they help each other in "
-        f"{signs['help each other']} and compete in {signs['compete']}, and in "
+        f"{rule}: of {counted(len(full), 'case')} the levers help each other "
+        f"in {signs['help each other']} and compete in {signs['compete']}, and in "
         f"{signs['multiply']} the sign of their interaction is within the noise, so that each "
         "saves the same share with or without the other."
     )
@@ -344,34 +343,28 @@ def _closed_form(grid: pd.DataFrame) -> str:
 
 def _disk(varied: pd.DataFrame) -> str:
     """What a slow disk costs, model by model."""
-    free, dear, gone = [], [], []
-    for model, part in varied.groupby("model", sort=False):
-        part = part[part.usd_both.notna()].sort_values("at")
-        if len(part) < 2:
-            continue
-        slow, fast = part.iloc[0], part.iloc[-1]
+    same, dear, gone = [], [], []
+    for model, part in varied[varied.usd_both.notna()].groupby("model", sort=False):
+        slow, fast = (part.loc[part["at"].agg(end)] for end in ("idxmin", "idxmax"))
         if slow.usd_both_low <= fast.usd_both_high:
-            free.append(model)
+            same.append(model)
         else:
-            dear.append(f"{slow.usd_both / fast.usd_both - 1:.0%} for {model}")
+            dear.append(f"{slow.usd_both / fast.usd_both - 1:.0%} more for {model}")
         if fast.bytes_both_nvme > 0 and not slow.bytes_both_nvme > 0:
             gone.append(model)
-    if not free + dear:
+    if not same + dear:
         return ""
-    ends = [size(rate) for rate in (varied["at"].min(), varied["at"].max())]
-    said = [f"nothing beyond noise for {listed(free)}"] * bool(free) + dear
-    off = f", where no NVMe is bought at the slow end for {listed(gone)}" * bool(gone)
-    verdict = (
-        f"A slow disk does not disqualify itself for {listed(free)}."
-        if free
-        else "A slow disk costs every model that was tried."
-    )
+    slow, fast = (size(rate) for rate in (varied["at"].min(), varied["at"].max()))
+    told = dear + [f"the same within noise for {listed(same)}"] * bool(same)
+    off = f" At the slow end no NVMe is bought for {listed(gone)}." * bool(gone)
+    paper = {
+        (True, True): "That bandwidth disqualifies the disk holds for some models only.",
+        (True, False): "No model bears a slow disk at no cost.",
+        (False, True): "Bandwidth disqualifies the disk for none of them.",
+    }[bool(dear), bool(same)]
     return (
-        f"With NVMe at {ends[0]}/s in place of {ends[1]}/s, split pools with tiers cost more by "
-        f"{listed(said)}{off}. {verdict}"
-        if dear
-        else f"NVMe at {ends[0]}/s serves as well as at {ends[1]}/s within noise for "
-        f"{listed(free)}{off}."
+        f"With NVMe at {slow}/s in place of {fast}/s, split pools with tiers cost {listed(told)}."
+        f"{off} {paper}"
     )
 
 
@@ -420,7 +413,7 @@ def _advice(case) -> str:
 
 def _when(known: pd.DataFrame, flag: np.ndarray) -> str:
     """In how many cases, for which models, and what else moves it most."""
-    told = f"in {int(flag.sum())} of {counted(len(known), 'case')} the cheapest fleet does."
+    told = f"so does the cheapest fleet in {int(flag.sum())} of {counted(len(known), 'case')}."
     if not 0 < flag.sum() < len(flag):
         return told
     cold = known.ttft_slo_s / known.cold_s
@@ -496,14 +489,19 @@ def amount(name: str, value: float) -> str:
     return words.format(shown)
 
 
-def _turns(rows: pd.DataFrame) -> Iterable[str]:
-    """Which input turns the verdict, at which value."""
+def turns(rows: pd.DataFrame) -> pd.DataFrame:
+    """Values of single inputs at which another kind of fleet becomes the cheapest."""
     flips = rows[rows.quantity == "flips_at"]
+    return pd.DataFrame(
+        {"model": one.model, "turns at": amount(one.input, one.value), "to": CELLS[one.to]}
+        for one in flips.itertuples()
+    )
+
+
+def _turns(rows: pd.DataFrame) -> Iterable[str]:
+    flips = turns(rows)
     said = [
-        f"for {model}, "
-        + listed(
-            [f"{amount(one.input, one.value)} (to {CELLS[one.to]})" for one in part.itertuples()]
-        )
+        f"for {model}, " + listed([f"{at} (to {to})" for _, at, to in part.itertuples(index=False)])
         for model, part in (flips.groupby("model", sort=False) if len(flips) else ())
     ]
     if said:
@@ -539,7 +537,12 @@ def fleets(cases: pd.DataFrame, ways: Mapping[str, str] | None = None) -> pd.Dat
             told = _configuration(case, cell, ways or {}) if _is(usd[0]) else _missed(case)
             cost = f"{usd[0]:.3g} ({usd[1]:.3g} to {usd[2]:.3g})" if _is(usd[0]) else "infeasible"
             found.append(
-                {"model": case.model, "fleet": words, "usd_per_million": cost, "best": told}
+                {
+                    "model": case.model,
+                    "fleet": words,
+                    "usd_per_million_output_tokens": cost,
+                    "best": told,
+                }
             )
     return pd.DataFrame(found)
 

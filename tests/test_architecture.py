@@ -24,6 +24,7 @@ HEAVY_ALLOWED = {
     "scenario": {"pydantic"},
     "figures": {"matplotlib", "pandas", "seaborn"},
     "answers": {"pandas"},
+    "decision": {"pandas"},
     "tables": {"pandas"},
     "traces": {"numba"},
     "reuse": {"numba", "pandas"},
