@@ -661,6 +661,13 @@ class Reads:
     def __init__(self, part: Any, keys: tuple[str, ...], prefix: str = "") -> None:
         self._part, self._keys, self._prefix = part, keys, prefix
 
+    def whole(self, *keys: str) -> Any:
+        """The scenario itself, for what replaces parts of it, if it declares all of these keys."""
+        for key in keys:
+            if key not in self._keys:
+                raise AttributeError(f"{key!r} is not declared in reads: {', '.join(self._keys)}")
+        return self._part
+
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._part, name)
         fields = getattr(type(self._part), "model_fields", {})

@@ -231,3 +231,10 @@ class TestReads:
         for closed in ("serving.queue_wait_s", "slo.ttft_s", "low.nvme", "hardware.gpus"):
             with pytest.raises(AttributeError, match="not declared"):
                 operator.attrgetter(closed)(view)
+
+    def test_the_whole_is_there_where_all_of_it_is_declared(self):
+        case = scenario.load("paper")
+        view = scenario.Reads(case, ("model", "slo", "hardware.tiers"))
+        assert view.whole("model", "slo") is case
+        with pytest.raises(AttributeError, match="'hardware' is not declared"):
+            view.whole("model", "hardware")
