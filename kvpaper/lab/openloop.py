@@ -125,12 +125,16 @@ def play(
         sent_s = time.perf_counter() - begin
         return {"sent_s": sent_s, **ask(prompt, request.output_tokens)}
 
-    with ThreadPoolExecutor(max_workers=len(requests)) as pool:
+    pool = ThreadPoolExecutor(max_workers=len(requests))
+    try:
         coming = []
         for request, prompt in zip(requests, ids, strict=True):
             time.sleep(max(0.0, begin + request.arrival_s - time.perf_counter()))
             coming.append(pool.submit(one, request, prompt))
         answers = [future.result() for future in coming]
+    finally:
+        # Ctrl-C does not wait for answers: the run ends the engines, and that the threads.
+        pool.shutdown(wait=False, cancel_futures=True)
     for name in asdict(requests[0]):
         values = [getattr(request, name) for request in requests]
         run.add(name, unit(name), values, **coordinates)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from collections import Counter
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from kvpaper import cli
 from kvpaper.errors import InputError
-from kvpaper.lab import disagg, engine, experiments, openloop, records
+from kvpaper.lab import command, disagg, engine, openloop, records
 
 
 @pytest.mark.parametrize("pattern", openloop.PATTERNS)
@@ -84,7 +85,7 @@ class Side:
         sent = disagg.time.perf_counter()
         times = tuple(0.01 * (step + 1) for step in range(tokens))
         ones = (1,) * tokens
-        return engine.Completion(sent, times, ones, len(ids), cached, (0.0,) * tokens, (top,))
+        return engine.Completion(sent, times, ones, len(ids), cached, (top,))
 
     def post(self, path, body):
         ids = body["prompt"]
@@ -159,7 +160,7 @@ def test_a_transfer_that_moves_nothing_is_no_success(sides, places, monkeypatch)
 @pytest.mark.parametrize("text", ["shared", "shared:2", "shared:-1:1", "other:1:1", "shared:nan:1"])
 def test_a_loop_that_cannot_be_read_is_one_line(text):
     with pytest.raises(InputError, match="PATTERN:RATE:SEED"):
-        experiments._loop(text)
+        command.loop(text)
 
 
 def test_the_command_knows_its_connectors(capsys):
@@ -167,3 +168,24 @@ def test_the_command_knows_its_connectors(capsys):
         cli.main(["measure", "disagg", "--connector", "nixxl"])
     assert ended.value.code == 2
     assert "'nixxl'" in capsys.readouterr().err
+
+
+def test_an_interrupted_loop_does_not_wait_for_answers(monkeypatch):
+    answered, asked = threading.Event(), threading.Event()
+
+    def ask(ids, tokens):
+        asked.set()
+        answered.wait(20)
+        return {}
+
+    def sleep(_, calls=[]):  # noqa: B006, counts the calls
+        calls.append(asked.wait(5) if calls else None)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(openloop.time, "sleep", sleep)
+    drawn = openloop.workload("unique", 3, 1000, 1)
+    with pytest.raises(KeyboardInterrupt):
+        openloop.play(None, drawn, [[1]] * 3, ask)
+    assert asked.is_set() and not answered.is_set()
+    answered.set()
