@@ -17,7 +17,8 @@ Rows = Iterable[Mapping[str, Any]] | pandas.DataFrame
 
 _YES_NO = ("within_slack", "on_critical_path")
 _TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remote"}
-_CAPITALS = {"kv": "KV", "ttft": "TTFT"}
+_CAPITALS = {"kv": "KV", "ttft": "TTFT", "tpot": "TPOT", "usd": "USD", "gpus": "GPUs"}
+_CAPITALS |= {"hbm": "HBM", "dram": "DRAM", "nvme": "NVMe"}
 # Suffix of a quantity -> units to choose from, ascending, and the words in its place.
 _UNITS = {
     "_usd_per_byte_s": (("USD/GB/month",), ""),
