@@ -1,0 +1,321 @@
+"""The experiment behind the title: pools x tiers over models, traces, targets, routing and scope.
+
+``python -m kvpaper.combined`` replays the grid and writes the rows that are committed. A finished
+task is kept under the checksum of all that it follows from, so that a run goes on where it stopped.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise, product
+from math import inf, log
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from kvpaper import data, evaluate, results
+from kvpaper.errors import InputError
+from kvpaper.parallel import map_tasks
+from kvpaper.results import Row
+from kvpaper.scenario import Prices, Reads, Scenario, load
+from kvpaper.serving import arrivals, command, grid
+from kvpaper.serving.case import Case, Configuration
+from kvpaper.serving.cells import Bench, Cell, best_cells, rows
+from kvpaper.serving.search import Targets
+from kvpaper.serving.sweep import checksum
+from kvpaper.traces import fetch, generated
+from kvpaper.traces.block_trace import BlockTrace
+from kvpaper.traces.load import read_trace
+
+FOLDER = data.FOLDER.parent / ".cache" / "combined"
+BASE = "h200-moe"
+# A split in eighths: so many instances of the usual way to run each model.
+_INSTANCES = 8
+TABLES = ("qwen3-235b-fp8", "deepseek-v3", "llama-3.1-70b", "gpt-oss-120b", "qwen3-30b-a3b")
+TRACES = ("mooncake_conversation", "mooncake_synthetic", "mooncake_conversation_strangers")
+TTFTS_S, TTFT_S, TPOT_S = (2.0, 5.0, 1.0, 0.5), 2.0, 0.04
+# Varied one at a time, for three models on the first trace: targets, and rates of a GPU.
+VARIED = TABLES[:3]
+TPOTS_S = (0.025, 0.04, 0.08, 0.15)
+NICS_BYTES_PER_S = (0.25e9, 1.25e9, 3e9, 12.5e9, 50e9)
+DISKS_BYTES_PER_S = (0.5e9, 1.5e9, 3e9, 7e9, 14e9)
+PRICES = {"dram price": "dram", "nvme price": "nvme", "gpu price": "gpu_usd_per_s"}
+_PREFIX_TOKENS, _STRANGERS = 8192, "_strangers"
+# Of a user's scenario: what must be declared, instances to split, requests that take seconds.
+READS = ("model", "hardware", "serving", "fleet", "workload", "slo", "prices")
+_LEAST_INSTANCES, _REQUESTS = 4, 4000
+
+
+class Task(NamedTuple):
+    """What one process does at a time: the benches that share replays.
+
+    ``scopes`` of the tiers are compared; with ``varied`` the inputs are, at one pair of targets.
+    """
+
+    table: str
+    trace: str
+    router: str = "prefix"
+    scopes: tuple[str, ...] = ("instance",)
+    varied: bool = False
+
+
+def tasks() -> list[Task]:
+    """The main grid, routing at random for two of its traces, and the varied inputs."""
+    two = TRACES[:2]
+    main = [
+        Task(table, trace, scopes=("instance", "pooled") if trace in two else ("instance",))
+        for trace, table in product(TRACES, TABLES)
+    ]
+    random = [Task(table, trace, "random") for trace, table in product(two, TABLES)]
+    return main + random + [Task(table, TRACES[0], varied=True) for table in VARIED]
+
+
+def case_of(table: str, router: str = "prefix") -> Scenario:
+    """The shipped scenario of H200 GPUs with another tabulated model and a fleet to split.
+
+    Each GPU has the tiers and the link that it has there.
+    """
+    base = load(BASE)
+    held = (base.hardware.tiers[tier].capacity_bytes for tier in ("dram", "nvme"))
+    return grid.at(base, grid.Point((_INSTANCES,), *held, router, table))
+
+
+@lru_cache(maxsize=1)
+def trace_of(name: str, folder: Path = fetch.FOLDER) -> BlockTrace:
+    """A public trace; by its name with ``_strangers``, one whose sessions are half strangers.
+
+    Raises
+    ------
+    InputError
+        If it is not at hand.
+    """
+    path = fetch.fetched(name.removesuffix(_STRANGERS), folder)
+    if path is None:
+        raise InputError("trace", f"no {name} in {folder}", "it fetched: make traces")
+    trace = read_trace([path], processes=1).trace
+    return arrivals.strangers(trace) if name.endswith(_STRANGERS) else trace
+
+
+def _short(scenario: Scenario) -> str:
+    """The model's name without its publisher."""
+    return scenario.model.name.rpartition("/")[2]
+
+
+def _point(
+    bench: Bench, targets: Targets, near: dict[str, Cell] | None, prices: Prices | None, **at
+) -> tuple[dict[str, Cell], list[Row]]:
+    """The four cells, and their rows at their coordinates."""
+    found = best_cells(bench, targets, prices, near)
+    offers, base = bench.case.offers, bench.case.base
+    at = {
+        "model": _short(bench.case.scenario),
+        "ceiling": bench.load.curve.ceiling,
+        "router": base.router,
+        "scope": offers[0][0].scope if offers else "instance",
+        "ttft_slo_s": targets.ttft_s,
+        "tpot_slo_s": targets.tpot_s,
+        "varied": "",
+        "at": np.nan,
+    } | at
+    return found, [row | at for row in rows(bench, targets, found, prices)]
+
+
+def _cold(bench: Bench, percentile: float, trace: str) -> Row:
+    """Prefill time of a long prompt that no cache knows, on the usual instance."""
+    case = bench.case
+    prefill_s = case.ways[0].prefill.prefill.prefill_time(bench.trace.input_tokens)
+    value = float(np.percentile(prefill_s, percentile))
+    kind, model = case.base.prefill.prefill.kind, _short(case.scenario)
+    return results.row("cold_prefill_s", value, kind, model=model, trace=trace)
+
+
+def task_rows(task: Task, folder: Path = fetch.FOLDER) -> list[Row]:
+    """Rows of one task; the best of near targets is tried first at the next."""
+    trace, scenario = trace_of(task.trace, folder), case_of(task.table, task.router)
+    bench = Bench(Case.of(scenario, trace), trace)
+    if task.varied:
+        return _varied_rows(bench, task.trace)
+    found = []
+    if task.router == "prefix":
+        found.append(_cold(bench, scenario.slo.percentile, task.trace))
+    for scope in task.scopes:
+        scoped, near = bench.on(bench.case.offering(scope=scope)), None
+        for ttft_s in TTFTS_S:
+            targets = Targets(ttft_s, TPOT_S, scenario.slo.percentile)
+            near, more = _point(scoped, targets, near, None, trace=task.trace)
+            found += more
+    return found
+
+
+def _varied_rows(bench: Bench, trace: str) -> list[Row]:
+    targets = Targets(TTFT_S, TPOT_S, bench.case.scenario.slo.percentile)
+    near, found = best_cells(bench, targets), []
+    for varied, at, other, aims, prices in _variations(bench, targets):
+        known = near if other is bench else None  # else of other rates
+        found += _point(other, aims, known, prices, trace=trace, varied=varied, at=at)[1]
+    return found
+
+
+def _variations(
+    bench: Bench, targets: Targets
+) -> Iterator[tuple[str, float, Bench, Targets, Prices | None]]:
+    """Every input at every value: its name, the value, and with what to find the cells."""
+    case, scenario = bench.case, bench.case.scenario
+    for tpot_s in TPOTS_S:
+        yield "tpot", tpot_s, bench, targets._replace(tpot_s=tpot_s), None
+    for name, price in PRICES.items():
+        for prices in (scenario.low, scenario.prices, scenario.high):
+            changed = scenario.prices.model_copy(update={price: getattr(prices, price)})
+            yield name, getattr(prices, price), bench, targets, changed
+    disk = next(offer[0] for offer in case.offers if offer[0].name == "nvme")
+    for rate in DISKS_BYTES_PER_S:
+        written = rate * disk.write_bytes_per_s / disk.read_bytes_per_s
+        rates = {"read_bytes_per_s": rate, "write_bytes_per_s": written}
+        yield "disk", rate, bench.on(case.offering(("nvme",), **rates)), targets, None
+    for rate in NICS_BYTES_PER_S:
+        all_of_it = {"rate_bytes_per_s": rate * scenario.hardware.gpus}
+        transfer = scenario.serving.transfer.model_copy(update=all_of_it)
+        serving = scenario.serving.model_copy(update={"transfer": transfer})
+        linked = Case.of(replace(scenario, serving=serving), bench.trace)
+        yield "nic", rate, bench.on(linked), targets, None
+
+
+def flips(found: Iterable[Row]) -> list[Row]:
+    """Values of one input at which another cell becomes the cheapest, for each model.
+
+    Between two neighbouring values at which the cheapest cell is so beyond noise, the ratio of the
+    two cells' costs is interpolated in logarithms; ``low`` and ``high`` are those values. Where one
+    of the two misses the targets at one of them, the value is the geometric middle.
+    """
+    series: dict[tuple, dict[float, dict]] = {}
+    for row in found:
+        main = row.get("varied") == ""
+        base = (row.get("trace"), row.get("router"), row.get("scope"))
+        if "varied" not in row or base != (TRACES[0], "prefix", "instance"):
+            continue
+        key = (row["model"], "ttft" if main else row["varied"])
+        point = series.setdefault(key, {}).setdefault(row["ttft_slo_s" if main else "at"], {})
+        if (row["quantity"], row["kind"]) == ("usd_per_million_output_tokens", "simulated"):
+            if row["band"] == "middle":
+                point[row["cell"]] = row["value"]
+        elif row["quantity"] == "log_saving" and row["band"] == "low" and not row["value"] <= 0:
+            point["cheapest"] = row["cell"]
+    return [row for (model, name), points in series.items() for row in _flips(model, name, points)]
+
+
+def _flips(model: str, name: str, points: dict[float, dict]) -> Iterator[Row]:
+    sure = sorted((at, point) for at, point in points.items() if "cheapest" in point)
+    for (low, before), (high, after) in pairwise(sure):
+        old, new = before["cheapest"], after["cheapest"]
+        if old == new:
+            continue
+        ends = [point.get(new, inf) / point.get(old, inf) for point in (before, after)]
+        share = 0.5
+        if ends[1] > 0 and ends[0] < inf:
+            share = log(ends[0]) / log(ends[0] / ends[1])
+        value = low * (high / low) ** share
+        at = {"model": model, "input": name, "to": new, "over": old, "low": low, "high": high}
+        yield results.row("flips_at", value, "simulated", **at)
+
+
+def intervals() -> list[Row]:
+    """How long a prefix may stay away from each tier, by model."""
+    found = evaluate.intervals_by_model(load(BASE), (_PREFIX_TOKENS,), ("bf16",))
+    return [row for row in found if row["quantity"] == "break_even_interval_s"]
+
+
+def of_scenario(scenario: Scenario | Reads) -> list[Row]:
+    """The same rows for a scenario at its own targets: four cells, cold prefill, intervals.
+
+    A fleet of one instance cannot be split and is taken as four. In place of a public trace a
+    generated one is replayed, so that the rows take seconds and do not depend on what is at hand;
+    the coordinate ``trace`` says so.
+
+    Raises
+    ------
+    InputError
+        If the trace, by its path, or the fleet is at fault.
+    """
+    case = scenario.whole(*READS) if isinstance(scenario, Reads) else scenario
+    if case.fleet.decode is None and case.fleet.prefill.instances == 1:
+        several = case.fleet.prefill.model_copy(update={"instances": _LEAST_INSTANCES})
+        case = replace(case, fleet=case.fleet.model_copy(update={"prefill": several}))
+    targets = Targets(case.slo.ttft_s, case.slo.tpot_s, case.slo.percentile)
+    name = case.workload.trace
+    if name is None or name in fetch.TRACES:
+        name, trace = generated.NAME, _generated(case, targets)
+    else:
+        name, trace = Path(name).stem, command.read(name, case.where("workload.trace"))
+    bench = Bench(Case.of(case, trace), trace)
+    found = [_cold(bench, targets.percentile, name)]
+    found += _point(bench, targets, None, None, trace=name)[1]
+    free = (row for row in evaluate.intervals(case) if row["loading"] == "free")
+    return found + [row | {"model": _short(case)} for row in free]
+
+
+def _generated(scenario: Scenario, targets: Targets) -> BlockTrace:
+    """A generated trace near the rate that the fleet can serve, of no more requests than needed."""
+    trace = generated.conversations()
+    bench = Bench(Case.of(scenario, trace), trace)
+    case, way = bench.case, bench.case.ways[0]
+    most = Configuration(way, case.gpus // way.gpus, tiers=case.stocks()[-1])
+    rate = max(bench.predicted(most, targets)[0], bench.load.requests_per_s)
+    seconds = _REQUESTS / rate
+    sessions = round(_REQUESTS * len(np.unique(trace.session)) / trace.requests)
+    trace = generated.conversations(sessions, 0, seconds)
+    return trace.select(np.flatnonzero(trace.arrival_s <= seconds))
+
+
+def _kept(task: Task, common: tuple[Path, Path]) -> list[Row]:
+    """Rows of a task, from its file if it has been done."""
+    folder, kept = common
+    key = checksum(case_of(task.table, task.router), trace_of(task.trace, folder), repr(task), 0)
+    path = kept / f"{key}.json"
+    if not path.exists():
+        text = json.dumps(task_rows(task, folder))
+        kept.mkdir(parents=True, exist_ok=True)
+        with data.replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def public_rows(
+    folder: Path = fetch.FOLDER,
+    chosen: Sequence[Task] | None = None,
+    kept: Path = FOLDER,
+    processes: int | None = 2,
+) -> list[Row]:
+    """All rows: the cells of every point, cold prefills, flips, break-even intervals.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Where the public traces are.
+    chosen : sequence of Task, optional
+        Instead of :func:`tasks`.
+    kept : pathlib.Path
+        Where the rows of finished tasks are kept.
+    processes : int, optional
+
+    Raises
+    ------
+    InputError
+        If a trace is not at hand, or a search ends on its bound.
+    """
+    chosen, found = tasks() if chosen is None else chosen, []
+    for done, (task, more) in enumerate(
+        zip(chosen, map_tasks(_kept, chosen, processes, common=(folder, kept)), strict=True), 1
+    ):
+        print(f"{done} of {len(chosen)}: {task}", file=sys.stderr, flush=True)
+        found += more
+    return found + flips(found) + intervals()
+
+
+if __name__ == "__main__":
+    try:
+        print(results.write(public_rows(), "public", "70_combined"))
+    except InputError as error:
+        sys.exit(str(error))
