@@ -473,6 +473,7 @@ def _known(case: Mapping, cell: str, end: str) -> float:
 
 
 _INPUTS = {
+    "ttft": ("a target of {} to the first token", duration),
     "tpot": ("a target of {} a token", duration),
     "nic": ("a network of {}/s", size),
     "disk": ("NVMe at {}/s", size),
@@ -490,10 +491,11 @@ def amount(name: str, value: float) -> str:
 
 
 def turns(rows: pd.DataFrame) -> pd.DataFrame:
-    """Values of single inputs at which another kind of fleet becomes the cheapest."""
+    """Values of single inputs from which on another kind of fleet is the cheapest."""
     flips = rows[rows.quantity == "flips_at"]
     return pd.DataFrame(
-        {"model": one.model, "turns at": amount(one.input, one.value), "to": CELLS[one.to]}
+        {"model": one.model, "from": amount(one.input, one.value), "cheapest": CELLS[one.to]}
+        | {"in place of": CELLS[one.over]}
         for one in flips.itertuples()
     )
 
@@ -501,11 +503,12 @@ def turns(rows: pd.DataFrame) -> pd.DataFrame:
 def _turns(rows: pd.DataFrame) -> Iterable[str]:
     flips = turns(rows)
     said = [
-        f"for {model}, " + listed([f"{at} (to {to})" for _, at, to in part.itertuples(index=False)])
+        f"for {model}, "
+        + listed([f"from {at} on ({to} in place of {over})" for _, at, to, over in part.to_numpy()])
         for model, part in (flips.groupby("model", sort=False) if len(flips) else ())
     ]
     if said:
-        yield f"What turns the verdict, taken one at a time: {'; '.join(said)}."
+        yield f"What turns the verdict, one input at a time and rising: {'; '.join(said)}."
     elif "varied" in rows and rows.varied.notna().any():
         yield "No input that was varied alone turns the verdict."
 

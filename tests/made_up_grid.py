@@ -105,13 +105,16 @@ def grid():
                   "scope": scope, "ttft_slo_s": ttft_s, "tpot_slo_s": 0.04}  # fmt: skip
             rows += case(usd, nvme=ceiling > 0.5, off=0.7 + 0.1 * ttft_s, varied="", **at)
     return rows + varied() + [
-        results.row("flips_at", 0.12, "simulated", input="tpot", to="tiered",
-                    model="Qwen3-235B-A22B"),
-        results.row("flips_at", 3e-8, "simulated", input="dram price", to="disaggregated",
-                    model="Qwen3-235B-A22B"),
+        flip("tpot", 0.12, "both", "tiered"),
+        flip("dram price", 3e-8, "both", "disaggregated"),
         *(results.row("break_even_interval_s", 1200.0 * (place + 1), model=model, tier="dram")
           for place, model in enumerate(MODELS)),
     ]  # fmt: skip
+
+
+def flip(name, value, over, to):
+    at = {"model": "Qwen3-235B-A22B", "input": name, "to": to, "over": over}
+    return results.row("flips_at", value, "simulated", low=value / 2, high=value * 2, **at)
 
 
 def varied():

@@ -6,10 +6,13 @@ import made_up_grid as made_up
 import pandas as pd
 import pytest
 
-from kvpaper import decision
+from kvpaper import decision, results
 
 AT = {"model": "Own-1B", "trace": "my_log", "ttft_slo_s": 0.3, "tpot_slo_s": 0.04,
       "router": "prefix", "scope": "instance", "varied": ""}  # fmt: skip
+
+
+NOTHING = results.table([])
 
 
 def cases(usd, **options):
@@ -69,7 +72,7 @@ def test_a_scenario_that_no_fleet_meets():
     said = decision.combined(case, case[:0])
     assert "no fleet that was tried meets 300\N{NO-BREAK SPACE}ms to the first token" in said
     assert said.endswith("the first token comes too late.")
-    bought = decision.when_to_buy(case, case, pd.DataFrame({"quantity": []}))
+    bought = decision.when_to_buy(case, case, NOTHING)
     assert "For this scenario: no fleet that was tried meets" in bought
     assert "No fleet meets the targets in any of 1 case." in bought
     assert "nan" not in said + bought
@@ -86,7 +89,7 @@ def test_a_scenario_that_one_fleet_alone_meets():
     assert "In no case can all four fleets meet the targets" in said
     assert "nan" not in said
     assert "whether to split the pools in 1 (1 yes, 0 no)" in decision.when_to_buy(
-        case, case, pd.DataFrame({"quantity": []})
+        case, case, NOTHING
     )
 
 
@@ -96,7 +99,7 @@ def test_a_tie_within_noise():
     assert "costs the same within the noise of the replay" in said
     assert "Own-1B, no difference beyond noise" in said
     assert "In 0 it is ahead of the next beyond the noise" in said
-    bought = decision.when_to_buy(case, case, pd.DataFrame({"quantity": []}))
+    bought = decision.when_to_buy(case, case, NOTHING)
     assert "decide whether to split the pools in 0 (0 yes, 0 no)" in bought
     assert "the simpler one is the better one" in bought
 
@@ -107,7 +110,7 @@ def test_levers_that_make_it_dearer():
     assert "has one pool without tiers" in said
     assert "Own-1B, 43% more (" in said
     assert "cost no less for any of 1 model" in said
-    bought = decision.when_to_buy(case, case, pd.DataFrame({"quantity": []}))
+    bought = decision.when_to_buy(case, case, NOTHING)
     assert "For this scenario: keep one pool and buy no tier;" in bought
     assert "Do neither: so does the cheapest fleet in 1 of 1 case." in bought
     assert "(0 yes, 1 no)" in bought
@@ -115,8 +118,8 @@ def test_levers_that_make_it_dearer():
 
 def test_a_tier_that_is_not_worth_buying_is_not_bought():
     usd = made_up.costs(2.0, 0.8, 1.2)
-    said = decision.when_to_buy(cases(usd), cases(usd), pd.DataFrame({"quantity": []}))
-    assert "split the pools and buy no tier; that is 20%" in said
+    said = decision.when_to_buy(cases(usd), cases(usd), NOTHING)
+    assert "split the pools and buy no tier; that is 17%" in said
 
 
 @pytest.mark.parametrize(
@@ -174,8 +177,8 @@ def test_when_to_buy_says_what_it_depends_on(own, public, rows):
     said = decision.when_to_buy(own, public, rows)
     assert "Buy flash: so does the cheapest fleet in 56 of 112 cases." in said
     assert "(mooncake conversation never, mooncake synthetic always)" in said
-    assert "DRAM at 30 USD/GB (to split pools without tiers)" in said
-    assert "a target of 120\N{NO-BREAK SPACE}ms a token (to one pool with tiers)" in said
+    assert "from DRAM at 30 USD/GB on (split pools without tiers in place of split" in said
+    assert "from a target of 120\N{NO-BREAK SPACE}ms a token on (one pool with tiers" in said
     assert "20\N{NO-BREAK SPACE}min (Qwen3-30B-A3B)" in said
     steady = decision.when_to_buy(own, public, rows[rows.quantity != "flips_at"])
     assert "No input that was varied alone turns the verdict." in steady

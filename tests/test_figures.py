@@ -1,10 +1,11 @@
 import re
 
+import made_up_grid
 import numpy as np
 import pytest
 
-from kvpaper import evaluate, figures, published, results, scenario
-from kvpaper.figures import predicted, reports, style
+from kvpaper import decision, evaluate, figures, published, results, scenario
+from kvpaper.figures import combined, predicted, reports, style
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,19 @@ def drawn(paper):
             table(evaluate.needed_rates(paper)), {"nvme": 3e9, "dram": 64e9}
         ),
         "taxonomy": reports.taxonomy(table(results.counted(reported, ["class", "process"]))),
+        **four_cells(decision.cases(made_up_grid.table())),
+    }
+
+
+def four_cells(cases):
+    """Every figure of the chapter on the four cells."""
+    grid = decision.main(cases)
+    return {
+        "regimes": combined.regimes(cases),
+        "costs": combined.costs(decision.base(cases)),
+        "divergence": combined.divergence(decision.ratios(grid), decision.NEAR, grid),
+        "inputs": combined.sensitivities(cases, "Qwen3-235B-A22B"),
+        "disk": combined.disk(cases),
     }
 
 
@@ -103,3 +117,31 @@ def test_bands_and_branches(paper):
     lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
     assert np.all(np.diff(lines["NVMe"]) > 0)
     assert lines["host DRAM"][-1] < lines["host DRAM"][0]
+
+
+def test_the_map_tells_what_is_sure_what_is_not_and_what_is_infeasible():
+    cases = decision.cases(made_up_grid.table())
+    grid = decision.main(cases)
+    panels = combined.regimes(cases).axes
+    assert len(panels) == 4
+    hollow = full = 0
+    for marks in (mark for axes in panels for mark in axes.collections):
+        white = len(marks.get_facecolors()) and np.allclose(marks.get_facecolors()[0, :3], 1)
+        hollow, full = (
+            hollow + white * len(marks.get_offsets()),
+            full + (not white) * len(marks.get_offsets()),
+        )
+    sure = (grid.saved_low > 0) | (grid.cheapest.notna() & grid.over.isna())
+    assert (full, hollow) == (sure.sum(), (grid.cheapest.notna() & ~sure).sum())
+    crosses = sum(
+        len(line.get_xdata()) for axes in panels for line in axes.lines if line.get_marker() == "x"
+    )
+    assert crosses == grid.cheapest.isna().sum()
+
+
+def test_figures_of_the_four_cells_say_when_there_is_nothing_to_draw():
+    cases = decision.cases(made_up_grid.table(made_up_grid.case(made_up_grid.costs(1, 1, 1))))
+    for figure in four_cells(cases[:0]).values():
+        assert any("Nothing to draw" in text for text in texts(figure))
+    missed = made_up_grid.case(dict.fromkeys(made_up_grid.CELLS, np.inf), model="A", trace="t")
+    assert "misses the targets" in texts(combined.costs(decision.cases(made_up_grid.table(missed))))
