@@ -39,8 +39,8 @@ class Pool:
     decode : DecodeTable or None
         None in a prefill pool.
     chunk_tokens : int or None
-        Of a pool that does both. Tokens of a step that mixes a part of a prompt with the running
-        batch; None runs whole prompts and lets the batch wait (prefill priority).
+        Tokens of a step that takes parts of prompts, several of them where they are short, and the
+        running batch; None runs whole prompts and lets the batch wait (prefill priority).
     link_bytes_per_s : float
         Rate at which one instance sends or receives cache [B/s].
     """
@@ -178,8 +178,11 @@ class Fleet:
         for where, table in self._tables_due():
             if table is None:
                 raise InputError(where, "no latencies", "a table")
-        if self.decode is not None and self.prefill.chunk_tokens is not None:
-            raise InputError("prefill.chunk_tokens", "a chunk", "none beside a decode pool")
+        layerwise = self.decode is not None and self.transfer_layers > 1
+        if layerwise and self.prefill.chunk_tokens is not None:
+            raise InputError(
+                "prefill.chunk_tokens", "a chunk", "none where layers are sent one by one"
+            )
 
     def _tables_due(self) -> list[tuple[str, object]]:
         decoding, name = (

@@ -114,7 +114,8 @@ def random_fleet(random: np.random.Generator, trace: BlockTrace) -> Fleet:
         return Pool(int(random.integers(1, 4)), gpus, memory, *tables, chunk, link)
 
     split = random.random() < 0.5
-    chunk = None if split else one(None, None, 20, 64, 300)
+    layers = one(1, 4)
+    chunk = None if split and layers > 1 else one(None, None, 20, 64, 300)
     kv_bytes = one(10.0, 100.0)
     tiers = [
         Tier(
@@ -140,7 +141,7 @@ def random_fleet(random: np.random.Generator, trace: BlockTrace) -> Fleet:
         prefetch_lead_s=one(None, 0.0, 0.05, math.inf),
         first_token_from=one(*FIRST_TOKENS),
         transfer_latency_s=one(0.0, 1e-3),
-        transfer_layers=one(1, 4),
+        transfer_layers=layers,
         answers=random.random() < 0.7,
         queue_limit=one(None, None, 3),
     )

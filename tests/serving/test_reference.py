@@ -64,9 +64,9 @@ def test_the_fast_replay_is_the_slow_one():
     for seed in range(SEEDS):
         fleet, trace = case(seed)
         seen.update(happened(fleet, assert_equal(fleet, trace, seed)))
-    # 5 routers, 5 ways to decode and chunk, 3 decode routers, 2 senders of the first token,
+    # 5 routers, 8 ways to decode and chunk, 3 decode routers, 2 senders of the first token,
     # 3 tiers, 3 scopes, 2 admissions, 3 fetches, 4 leads, and the last three.
-    assert len(seen) == 5 + 5 + 3 + 2 + 3 + 3 + 2 + 3 + 4 + 3
+    assert len(seen) == 5 + 8 + 3 + 2 + 3 + 3 + 2 + 3 + 4 + 3
     assert min(seen.values()) >= 3, seen
 
 

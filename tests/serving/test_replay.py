@@ -422,7 +422,7 @@ def test_what_cannot_be_replayed_is_refused():
         "router": lambda: fleet(router="fastest"),
         "decode_router": lambda: fleet(decode_router="prefix"),
         "decode.decode": lambda: fleet(pool(), Pool(1, 1, 100)),
-        "prefill.chunk_tokens": lambda: fleet(pool(chunk_tokens=9), pool()),
+        "prefill.chunk_tokens": lambda: fleet(pool(chunk_tokens=9), pool(), transfer_layers=2),
         "queue_limit": lambda: fleet(queue_limit=0),
         "4 tiers": lambda: fleet(tiers=(Tier("a", 1, 1),) * 4),
         "prefetch_lead_s": lambda: fleet(prefetch_lead_s=-1.0),
