@@ -1,0 +1,1 @@
+"""How far the replay is off: held against real engines, and against a planner."""

@@ -1,0 +1,63 @@
+"""Figures of how far the replay is off: chapter 60."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from kvpaper.figures.style import GREY, as_time, nothing, panels
+
+_COLOURS = ("#0072B2", "#E69F00")
+# Kind of a row: its mark.
+_MARKS = {
+    "measured": {"marker": "o"},
+    "tabulated": {"marker": "x"},
+    "simulated": {"marker": "o", "fillstyle": "none"},
+    "predicted": {"marker": "|"},
+}
+
+
+def _marked(axes, rows: pd.DataFrame, place: float, colour: str, name: str) -> None:
+    for kind, value in zip(rows.kind, rows.value, strict=True):
+        look = {**_MARKS[kind], "color": colour, "linestyle": "none", "markersize": 5}
+        axes.plot(value, place, label=f"{name}, {kind}", **look)
+
+
+def _finished(figure: Figure, axes, names: list[str]) -> Figure:
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def engines(rows: pd.DataFrame) -> Figure:
+    """Time to first token of each open loop: measured, by the replay and by the closed form."""
+    rows = rows[rows.quantity == "ttft_s"] if len(rows) else rows
+    if rows.empty:
+        return nothing("no record of an open loop")
+    figure, axes = panels(1.6 + 0.5 * len(rows.groupby(_LOOP)))
+    names = []
+    for place, (at, loop) in enumerate(rows.groupby(_LOOP, sort=False)):
+        names.append(f"{at[1]}, {at[3]}\n{at[4]:g} requests/s, run {at[2]}")
+        for (percentile, part), colour in zip(loop.groupby("percentile"), _COLOURS, strict=False):
+            name = "median" if percentile == 50 else f"{percentile:g}th percentile"
+            _marked(axes, part, place + (percentile - 70) / 150, colour, name)
+    axes.set(xscale="log", xlabel="time to first token")
+    as_time(axes.xaxis)
+    return _finished(figure, axes, names)
+
+
+_LOOP = ["machine", "connector", "run", "pattern", "rate_per_s", "seed"]
+
+
+def planner(rows: pd.DataFrame) -> Figure:
+    """Two pools over one by model: by the planner and by replay, with its factors and without."""
+    rows = rows[(rows.quantity == "two_over_one") & (rows.kind != "predicted")]
+    cases = rows.groupby(["model", "element"], sort=False)
+    figure, axes = panels(1.8 + 0.4 * len(cases))
+    for place, (_, case) in enumerate(cases):
+        for (factors, part), colour in zip(case.groupby("factors"), _COLOURS, strict=True):
+            name = "no factors" if factors == "none" else f"{factors} factors"
+            _marked(axes, part, place + (0.15 if factors == "none" else -0.15), colour, name)
+    axes.axvline(1, color=GREY, linewidth=0.8, zorder=0)
+    axes.set(xscale="log", xlabel="throughput per GPU, two pools over one")
+    return _finished(figure, axes, [f"{model}, {element}" for model, element in cases.groups])
