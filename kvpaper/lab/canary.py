@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kvpaper.lab import engine, processes, records
-from kvpaper.lab.capture import RUNS, Run
+from kvpaper.lab import engine, processes
+from kvpaper.lab.capture import Run
 
 COUNTERS = (
     "vllm:prefix_cache_queries_total",
@@ -29,8 +29,7 @@ def run_canary(
     mode: str = "auto",
     l1_bytes: int = 1 << 30,
     disk: Path | None = None,
-    runs: Path = RUNS,
-    folder: Path = records.FOLDER,
+    **places: Path,
 ) -> Run:
     """Start an engine, time the first token by where the prefix comes from, and record it.
 
@@ -52,6 +51,8 @@ def run_canary(
         Transfer mode and DRAM of LMCache's server.
     disk : Path, optional
         Folder in which LMCache's server keeps a disk tier while the run lasts.
+    places : Path
+        ``runs`` and ``folder`` of `capture.Run`.
     """
     parameters: dict[str, Any] = {"engine": asdict(settings), "connector": connector}
     parameters |= {"lengths": list(lengths), "repeats": repeats, "warmups": warmups}
@@ -59,26 +60,13 @@ def run_canary(
     if connector == "lmcache":
         lmcache = {"mode": mode, "l1_bytes": l1_bytes}
         parameters["lmcache"] = {**lmcache, "disk": disk is not None}
-    levels = ["recompute", "engine"]
-    levels += ["connector"] if connector != "none" else []
-    levels += ["disk"] if disk and lmcache else []
+    python, image, at = settings.python, settings.image, disk or Path()
     with ExitStack() as stack:
-        if "disk" in levels:
+        if disk and lmcache:
             lmcache["disk"] = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=disk)))
-        run = stack.enter_context(
-            Run(
-                "canary",
-                parameters,
-                python=settings.python,
-                image=settings.image,
-                disk=disk or Path(),
-                runs=runs,
-                folder=folder,
-            )
-        )
+        run = Run("canary", parameters, python=python, image=image, disk=at, **places)
+        stack.enter_context(run)
         server = engine.start(run, settings, connector, **lmcache)
-        if connector != "none":
-            run.add("proof_hit_tokens", "tokens", [server.prove_active()])
         size = engine.vocabulary(settings.model)
         drawn = {
             tokens: [
@@ -87,12 +75,13 @@ def run_canary(
             ]
             for tokens in lengths
         }
-        for tokens, prompts in drawn.items():
-            _time(server, tokens, prompts, [level for level in levels if level != "disk"], warmups)
-        if "disk" in levels:
-            _overflow(server, l1_bytes, size)
-            for tokens, prompts in drawn.items():
-                _time(server, tokens, prompts, ["disk"], warmups)
+        levels = ["recompute", "engine"] + ["connector"] * (connector != "none")
+        for prompts in drawn.values():
+            _time(server, prompts, levels, warmups)
+        if "disk" in lmcache:
+            server.overflow(l1_bytes, seed=2)
+            for prompts in drawn.values():
+                _time(server, prompts, ["disk"], warmups)
         for name, value in server.counters().items():
             if name in COUNTERS:
                 run.add("counter", "", [value], name=name)
@@ -101,11 +90,7 @@ def run_canary(
 
 
 def _time(
-    server: engine.Engine,
-    tokens: int,
-    prompts: Sequence[Sequence[int]],
-    levels: Sequence[str],
-    warmups: int,
+    server: engine.Engine, prompts: Sequence[Sequence[int]], levels: Sequence[str], warmups: int
 ) -> None:
     """Send each prompt once for each level; add a row for each level and quantity."""
     taken: dict[tuple[str, str, str], list[float]] = {}
@@ -121,16 +106,8 @@ def _time(
             if lmcache:
                 read_bytes = processes.read_bytes(lmcache.process.pid) - before
                 taken.setdefault((level, "read_bytes", "bytes"), []).append(read_bytes)
+    tokens = len(prompts[0])
     for (level, quantity, unit), values in taken.items():
         at = {"prompt_tokens": tokens, "level": level}
         server.run.add(quantity, unit, values[warmups:], values[:warmups], **at)
     server.run.say(f"{tokens} tokens: {', '.join(levels)}")
-
-
-def _overflow(server: engine.Engine, l1_bytes: int, size: int) -> None:
-    """Send other prompts until LMCache's DRAM can hold nothing older."""
-    at_once = server.settings.max_tokens - 1
-    count = 3 * l1_bytes // (2 * engine.kv_bytes_per_token(server.settings) * at_once) + 1
-    for number in range(count):
-        server.complete(engine.prompt(at_once, number + 2, size))
-    server.run.say(f"{count} other prompts have gone through LMCache's DRAM")

@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,8 @@ GRACE_S = 5.0  # between a child's death and ours, so that its parent can tell i
 _ORPHANS_S = 1.5  # for what outlives the command that was started
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORMAT = "%(asctime)s pid=%(process)d proc=%(processName)s %(levelname)s %(name)s:%(lineno)d "
+_FORMAT += "%(message)s"
+_PAUSE = partial(time.sleep, 0.1)
 Answer = TypeVar("Answer")
 
 
@@ -102,7 +105,7 @@ class Run:
     ) -> None:
         parameters = machine.public(json.loads(json.dumps(parameters, allow_nan=False)))
         checksum = records.parameters_sha256(parameters)
-        now = datetime.now(UTC)
+        now, program = datetime.now(UTC), Path(sys.argv[0]).name
         self.path = runs / f"{instrument}-{now:%Y%m%dT%H%M%S%f}-{checksum[:8]}"
         self.folder, self._marker = folder, secrets.token_hex(16)
         # Short, since sockets lie in it.
@@ -117,10 +120,7 @@ class Run:
             "parameters_sha256": checksum,
             "machine": machine.describe(disk),
             "software": machine.software(python, image),
-            "command": [
-                Path(sys.argv[0]).name.replace("__main__.py", "kvpaper"),
-                *self._clean(sys.argv[1:]),
-            ],
+            "command": [program.replace("__main__.py", "kvpaper"), *self._clean(sys.argv[1:])],
             "commands": {},
             "run": self.path.name,
             "rows": [],
@@ -183,13 +183,12 @@ class Run:
         (self.path / f"{name}.logging.json").write_text(logging, encoding="utf-8")
         whole = {**os.environ, **self.variables(name), **environment}
         self._secrets |= {*secret_values(environment)}
-        self._keep_json(f"{name}.environment.json", redact_environment(whole))
+        shown = json.dumps(redact_environment(whole), indent=1)
+        self.keep(f"{name}.environment.json", f"{shown}\n")
         self.record["commands"][name] = self._clean(command)
         self._write_state()
         log = BoundedLog(self.path / f"{name}.log", self._secrets)
         stream, end = os.pipe()
-        with suppress(OSError):
-            fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
         try:
             # One pipe for both streams keeps their order.
             process = subprocess.Popen(
@@ -251,7 +250,13 @@ class Run:
             if time.monotonic() - when > GRACE_S:
                 raise Stopped(f"{one.name} (pid {pid}) of {one.part} was ended by {one.signal}")
 
-    def wait_until(self, ready: Callable[[], bool], deadline_s: float, what: str) -> None:
+    def wait_until(
+        self,
+        ready: Callable[[], Any],
+        deadline_s: float,
+        what: str,
+        pause: Callable[[], None] = _PAUSE,
+    ) -> None:
         """Ask until it is so.
 
         Raises
@@ -264,7 +269,7 @@ class Run:
             self.check()
             if time.monotonic() > end:
                 raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
-            time.sleep(0.1)
+            pause()
 
     def guarded(self, ask: Callable[[], Answer], deadline_s: float, what: str) -> Answer:
         """Call a function that may block, such as a request, in a thread, and wait for its answer.
@@ -284,40 +289,27 @@ class Run:
 
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
-        end = time.monotonic() + deadline_s
-        while not box:
-            thread.join(0.2)
-            self.check()
-            if time.monotonic() > end and not box:
-                raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
+        self.wait_until(lambda: box, deadline_s, what, partial(thread.join, 0.2))
         answer, error = box[0]
         if isinstance(error, TimeoutError):
             raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
         if isinstance(error, OSError):
             settled = time.monotonic() + GRACE_S + 1
-            while time.monotonic() < settled:  # a death is a better reason
-                self.check()
-                time.sleep(0.1)
+            # A death is a better reason.
+            self.wait_until(lambda: time.monotonic() > settled, GRACE_S + 2, what)
             raise Stopped(f"{what}: {type(error).__name__}: {error}")
         if error:
             raise error
         return answer
 
-    def add(
-        self,
-        quantity: str,
-        unit: str,
-        values: Iterable[float],
-        warmups: Iterable[float] = (),
-        **coordinates: Any,
-    ) -> None:
-        """Add a row to the record, see `records.row`; it survives whatever comes."""
-        row = records.row(quantity, unit, values, warmups, **coordinates)
+    def add(self, *told: Any, **coordinates: Any) -> None:
+        """Add a row to the record, with the arguments of `records.row`; it survives all."""
+        row = records.row(*told, **coordinates)
         self.record["rows"].append(row)
         self._append("rows.jsonl", row)
 
     def keep(self, name: str, text: str) -> None:
-        """Keep a text in the run folder, redacted."""
+        """Keep a text in the run folder, redacted, if there is room."""
         with suppress(OSError):
             (self.path / name).write_text(redact(text, self._secrets), encoding="utf-8")
 
@@ -344,10 +336,11 @@ class Run:
 
     def _finish(self, error: BaseException | None) -> None:
         outcome, why = _outcome(error)
-        crash = self._watch.crash
-        if crash:
-            pid, one, _ = crash
-            text = f"ended by {one.signal}, exit code {one.exit_code}"
+        by = ""
+        if self._watch.crash:
+            pid, one, _ = self._watch.crash
+            by = one.signal
+            text = f"ended by {by}, exit code {one.exit_code}"
             self._note(f"ERROR kvpaper.lab:0 {text}", pid, one.name)
         if outcome == "timed out":
             self._dump_stacks()
@@ -374,15 +367,13 @@ class Run:
             "memory": {"peak_rss_bytes": self._watch.peak_rss_bytes, **events},
             "outcome": outcome,
         }
-        unwritten = [
-            f"{log['name']}: {log['error']}" for log in self.record["logs"] if log["error"]
-        ]
-        if outcome == "completed" and (unwritten or not self.record["rows"]):
-            outcome, why = "failed", (unwritten or ["no value was taken"])[0]
+        faults = [f"{log['name']}: {log['error']}" for log in self.record["logs"] if log["error"]]
+        faults += [] if self.record["rows"] else ["no value was taken"]
+        if outcome == "completed" and faults:
+            outcome, why = "failed", faults[0]
             self.record["outcome"] = outcome
         if outcome != "completed":
             certain = (error.cause, error.kind) if isinstance(error, Stopped) else ("", "")
-            by = crash[1].signal if crash else ""
             self.record["cause"] = ending.cause(self.path, outcome, why, certain, by)
         self.record = machine.public(self.record)
         self.record_path = ending.write(self.record, self.path, self.folder)
@@ -445,9 +436,6 @@ class Run:
         with suppress(OSError), (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
-    def _keep_json(self, name: str, value: Any) -> None:
-        self.keep(name, json.dumps(value, indent=1) + "\n")
-
     def _clean(self, command: Iterable[str]) -> list[str]:
         """A command line without secrets, whether ``--name=value`` or ``--name value``."""
         shown: list[str] = []
@@ -459,8 +447,8 @@ class Run:
         return shown
 
     def _write_state(self) -> None:
-        state = {"marker": self._marker, "boot": processes.boot(), "temporary": self._temporary}
-        state["record"] = self.record
+        state = {"marker": self._marker, "boot": processes.boot(), "record": self.record}
+        state["temporary"] = self._temporary
         temporary = self.path / f"{STATE}.tmp"
         temporary.write_text(json.dumps(state), encoding="utf-8")
         temporary.replace(self.path / STATE)
@@ -484,17 +472,13 @@ class Run:
 
 def _logging(address: bytes) -> dict[str, Any]:
     """Logging of a child: each record as one datagram of text to the harness."""
-    handler = {
-        "class": "logging.handlers.SysLogHandler",
-        "address": address.decode(),
-        "socktype": int(socket.SOCK_DGRAM),
-        "formatter": "line",
-    }
+    handler = {"class": "logging.handlers.SysLogHandler", "address": address.decode()}
+    handler |= {"socktype": int(socket.SOCK_DGRAM), "formatter": "line"}
     ours = {"handlers": ["harness"], "level": "INFO", "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"line": {"format": _FORMAT + "%(message)s"}},
+        "formatters": {"line": {"format": _FORMAT}},
         "handlers": {"harness": handler},
         "loggers": {"vllm": ours, "lmcache": ours},
         "root": {"handlers": ["harness"], "level": "WARNING"},

@@ -15,93 +15,96 @@ from kvpaper.errors import InputError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The instruments as subcommands of ``measure``."""
     instruments = parser.add_subparsers(dest="instrument", metavar="INSTRUMENT", required=True)
-    canary = instruments.add_parser("canary", help="one engine: does it live, TTFT by hit level")
-    engine_arguments(canary)
-    kinds = ("none", "lmcache", "lmcache-in-process")
-    canary.add_argument("--connector", default="none", choices=kinds)
-    canary.add_argument("--cap", type=count, metavar="N", help="upper limit of KV blocks")
-    canary.add_argument("--lengths", type=counts, default=[256, 1024], metavar="N,N")
-    canary.add_argument("--repeats", type=count, default=5, metavar="N")
-    modes, text = ("auto", "engine_driven", "lmcache_driven"), "of the LMCache server"
-    canary.add_argument("--transfer-mode", default="auto", choices=modes, help=text)
-    canary.add_argument("--l1-bytes", type=count, default=1 << 30, metavar="N", help="its DRAM")
-    canary.add_argument("--disk", type=Path, metavar="FOLDER", help="of its disk tier")
-    record_arguments(canary)
-    canary.set_defaults(measure=_canary)
-
-    from kvpaper.lab import experiments  # which use what is below
-
-    experiments.add_arguments(instruments)
-
-    check = instruments.add_parser("check", help="check every record")
-    check.add_argument("folder", nargs="?", type=Path, help="default: data/measured")
-    check.set_defaults(measure=_check)
-    schema = instruments.add_parser("schema", help="JSON Schema of a record")
-    schema.set_defaults(measure=_schema)
+    _add_canary(instruments)
+    _add_tiers(instruments)
+    _add_factorial(instruments)
+    _add_disagg(instruments)
+    checking = instruments.add_parser("check", help="check every record")
+    checking.add_argument("folder", nargs="?", type=Path, help="default: data/measured")
+    checking.set_defaults(measure=_check)
+    instruments.add_parser("schema", help="JSON Schema of a record").set_defaults(measure=_schema)
 
 
-def engine_arguments(parser: argparse.ArgumentParser) -> None:
+def run(arguments: argparse.Namespace) -> int:
+    """Run one instrument; Ctrl-C leaves a record and ends with 130."""
+    try:
+        return arguments.measure(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _instrument(instruments: Any, name: str, text: str, **defaults: Any) -> Callable[..., Any]:
+    """Add an instrument and return what adds its own options; those for records are there."""
+    parser = instruments.add_parser(name, help=text)
+    option = parser.add_argument
+    option("--records", type=Path, metavar="FOLDER", help="default: data/measured")
+    option("--runs", type=Path, default=Path("runs"), metavar="FOLDER")
+    option("--json", action="store_true", help="print the record")
+    parser.set_defaults(**defaults)
+    return option
+
+
+def _engine_options(option: Callable[..., Any], **defaults: Any) -> None:
     """How an engine is started, for every instrument that starts one."""
-    parser.add_argument("--model", default="canary", metavar="SHAPE", help="or a model's folder")
-    parser.add_argument("--python", default=".engine/bin/python", metavar="P")
-    parser.add_argument("--image", metavar="NAME@sha256:...", help="a container instead")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--memory-utilization", type=float, default=0.1, metavar="X")
-    parser.add_argument("--kv-cache-bytes", type=count, default=1 << 29, metavar="N")
-    parser.add_argument("--max-tokens", type=count, default=4096, metavar="N")
-    parser.add_argument("--threads", type=count, default=2, metavar="N")
-    parser.add_argument("--start-s", type=float, default=600, metavar="S", help="deadline")
-    parser.add_argument("--request-s", type=float, default=120, metavar="S", help="deadline")
+    told = {"model": "canary", "max_tokens": 4096, "threads": 2, **defaults}
+    option("--model", default=told["model"], metavar="SHAPE", help="or a model's folder")
+    option("--python", default=".engine/bin/python", metavar="P")
+    option("--image", metavar="NAME@sha256:...", help="a container instead")
+    option("--dtype", default="float32", choices=("float32", "bfloat16"))
+    option("--memory-utilization", type=float, default=0.1, metavar="X")
+    option("--kv-cache-bytes", type=count, default=1 << 29, metavar="N")
+    option("--max-tokens", type=count, default=told["max_tokens"], metavar="N")
+    option("--threads", type=count, default=told["threads"], metavar="N")
+    option("--start-s", type=float, default=600, metavar="S", help="deadline")
+    option("--request-s", type=float, default=120, metavar="S", help="deadline")
 
 
-def record_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where records and run folders go, for every instrument."""
-    parser.add_argument("--records", type=Path, metavar="FOLDER", help="default: data/measured")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER")
-    parser.add_argument("--json", action="store_true", help="print the record")
-
-
-def settings(arguments: argparse.Namespace, **more: Any) -> Any:
-    """`engine.Settings` from `engine_arguments`; a shape's weights are made where needed."""
+def _settings(arguments: argparse.Namespace, **more: Any) -> Any:
+    """`engine.Settings` from the options; a shape's weights are made where needed."""
     from kvpaper.lab import engine, weights
 
     model = arguments.model
     if model in weights.SHAPES:
         model = str(weights.model(model))
-    engine.vocabulary(model)
+    engine.vocabulary(model)  # refuses what is no model
     names = ("python", "image", "dtype", "memory_utilization", "kv_cache_bytes", "max_tokens")
     names += ("threads", "start_s", "request_s")
     given = {name: getattr(arguments, name) for name in names}
     return engine.Settings(model=model, **given, **more)
 
 
-def places(arguments: argparse.Namespace) -> dict[str, Path]:
-    """Keyword arguments of `capture.Run` from `record_arguments`."""
+def _places(arguments: argparse.Namespace) -> dict[str, Path]:
     from kvpaper.lab import records
 
     return {"runs": arguments.runs, "folder": arguments.records or records.FOLDER}
 
 
-def finished(run: Any, as_json: bool) -> int:
+def _finished(arguments: argparse.Namespace, record: dict[str, Any]) -> int:
     """Print the record if asked; exit code 0 if it is of a completed run, else 1."""
-    if as_json:
-        print(json.dumps(run.record, allow_nan=False))
-    return 0 if run.record["outcome"] == "completed" else 1
+    if arguments.json:
+        print(json.dumps(record, allow_nan=False))
+    return 0 if record["outcome"] == "completed" else 1
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run one instrument; Ctrl-C leaves a record and ends with 130."""
-    measure: Callable[[argparse.Namespace], int] = arguments.measure
-    try:
-        return measure(arguments)
-    except KeyboardInterrupt:
-        return 130
+def _add_canary(instruments: Any) -> None:
+    text = "one engine: does it live, TTFT by hit level"
+    option = _instrument(instruments, "canary", text, measure=_canary)
+    _engine_options(option)
+    kinds, modes = ("none", "lmcache", "lmcache-in-process"), ("auto", "engine_driven")
+    option("--connector", default="none", choices=kinds)
+    option("--cap", type=count, metavar="N", help="upper limit of KV blocks")
+    option("--lengths", type=counts, default=[256, 1024], metavar="N,N")
+    option("--repeats", type=count, default=5, metavar="N")
+    text = "of the LMCache server"
+    option("--transfer-mode", default="auto", choices=(*modes, "lmcache_driven"), help=text)
+    option("--l1-bytes", type=count, default=1 << 30, metavar="N", help="its DRAM")
+    option("--disk", type=Path, metavar="FOLDER", help="of its disk tier")
 
 
 def _canary(arguments: argparse.Namespace) -> int:
     from kvpaper.lab.canary import run_canary
 
-    chosen = settings(arguments, cap_blocks=arguments.cap)
+    chosen = _settings(arguments, cap_blocks=arguments.cap)
     if arguments.disk and not arguments.disk.is_dir():
         raise InputError("--disk", str(arguments.disk), "a folder")
     done = run_canary(
@@ -112,9 +115,84 @@ def _canary(arguments: argparse.Namespace) -> int:
         mode=arguments.transfer_mode,
         l1_bytes=arguments.l1_bytes,
         disk=arguments.disk,
-        **places(arguments),
+        **_places(arguments),
     )
-    return finished(done, arguments.json)
+    return _finished(arguments, done.record)
+
+
+def _add_tiers(instruments: Any) -> None:
+    option = _instrument(
+        instruments, "tiers", "fetch times of this machine's tiers", measure=_tiers
+    )
+    option("--shapes", default="canary,paper", metavar="NAME,NAME")
+    option("--most-tokens", type=count, metavar="N", help="longest prefix")
+    option("--disk", type=Path, default=Path(), metavar="FOLDER", help="default: here")
+    option("--python", metavar="P", help="of an environment with LMCache")
+    option("--gpu-python", metavar="P", help="of one with a CUDA build of torch")
+
+
+def _tiers(arguments: argparse.Namespace) -> int:
+    from kvpaper.lab.tiers import run_tiers
+
+    shapes, pythons = arguments.shapes.split(","), (arguments.python, arguments.gpu_python)
+    at = _places(arguments)
+    done = run_tiers(shapes, arguments.most_tokens, arguments.disk, *pythons, **at)
+    return _finished(arguments, done.record)
+
+
+def _add_factorial(instruments: Any) -> None:
+    text = "KV block cap by connector, cell by cell"
+    option = _instrument(instruments, "factorial", text, measure=_factorial)
+    _engine_options(option)
+    option("--cells", metavar="CAP/CONNECTOR,...", help="default: all")
+    text = "keep the cells that an interrupted call left in --runs"
+    option("--resume", action="store_true", help=text)
+
+
+def _factorial(arguments: argparse.Namespace) -> int:
+    from kvpaper.lab import factorial
+
+    known = {f"{cap}/{connector}": (cap, connector) for cap, connector in factorial.cells()}
+    names = arguments.cells.split(",") if arguments.cells else list(known)
+    for name in names:
+        if name not in known:
+            raise InputError("--cells", repr(name), f"one of {', '.join(known)}")
+    chosen = [known[name] for name in names]
+    at = _places(arguments)
+    found = factorial.run_cells(_settings(arguments), chosen, arguments.resume, **at)
+    if arguments.json:
+        print(json.dumps(found, allow_nan=False))
+    # The cell whose cap is too small is there to die.
+    died = {"completed": False, "failed": True}
+    as_meant = (
+        died.get(one["outcome"]) == (one["parameters"]["cap"] == "too small") for one in found
+    )
+    return 0 if all(as_meant) else 1
+
+
+def _add_disagg(instruments: Any) -> None:
+    text = "prefill and decode on two engines of this host"
+    option = _instrument(instruments, "disagg", text, measure=_disagg)
+    _engine_options(option, model="small-moe", threads=1, max_tokens=2048)
+    kinds = ("nixl", "lmcache", "none")
+    option("--connector", default="nixl", choices=kinds, help="none: one engine")
+    option("--cap", type=count, default=64, metavar="N", help="KV blocks")
+    default = "shared:0.3:1,sessions:0.3:2"
+    text = "open loops, PATTERN:REQUESTS_PER_S:SEED; unique, shared or sessions"
+    option("--loops", default=default, help=text)
+    option("--requests", type=count, default=60, metavar="N", help="of a loop")
+    option("--repeats", type=count, default=3, metavar="N")
+
+
+def _disagg(arguments: argparse.Namespace) -> int:
+    from kvpaper.lab.disagg import run_disagg
+
+    chosen = _settings(arguments, cap_blocks=arguments.cap)
+    loops = [loop(text) for text in arguments.loops.split(",") if text]
+    counted, at = (arguments.requests, arguments.repeats), _places(arguments)
+    return _finished(
+        arguments, run_disagg(chosen, arguments.connector, loops, *counted, **at).record
+    )
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -123,10 +201,10 @@ def _check(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or records.FOLDER
     if not folder.is_dir():
         raise InputError(str(folder), "no folder", "a folder of records")
-    count, problems = records.check(folder)
+    number, problems = records.check(folder)
     for problem in problems:
         print(problem, file=sys.stderr)
-    print(f"{count} records, {len(problems)} problems")
+    print(f"{number} records, {len(problems)} problems")
     return 2 if problems else 0
 
 
@@ -147,3 +225,18 @@ def count(text: str) -> int:
 def counts(text: str) -> list[int]:
     """Several of them, with commas between."""
     return [count(part) for part in text.split(",")]
+
+
+def loop(text: str) -> tuple[str, float, int]:
+    """``PATTERN:REQUESTS_PER_S:SEED``, such as ``shared:1.5:2``."""
+    from kvpaper.lab.openloop import PATTERNS
+
+    try:
+        pattern, rate_per_s, seed = text.split(":")
+        found = pattern, float(rate_per_s), int(seed)
+    except ValueError:
+        found = "", 0.0, 0
+    if found[0] not in PATTERNS or not 0 < found[1] < float("inf"):
+        wanted = f"PATTERN:RATE:SEED with a pattern of {', '.join(PATTERNS)}"
+        raise InputError("--loops", repr(text), wanted)
+    return found

@@ -7,15 +7,16 @@ simulator is set with) and ``comparison`` (open loops: what it is held against).
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kvpaper.lab import engine, openloop, records
-from kvpaper.lab.capture import RUNS, Run, Stopped
+from kvpaper.lab import engine, openloop
+from kvpaper.lab.capture import Run, Stopped
 
 CONNECTORS = ("nixl", "lmcache", "none")
 LENGTHS = (128, 256, 512, 1024, 1536)
@@ -34,14 +35,8 @@ _COUNTERS = (
     "vllm:num_preemptions_total",
 )
 # To be told by the prefill engine where its blocks lie.
-_ASK_NIXL = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
+_ASK_NIXL = {"do_remote_decode": True, "do_remote_prefill": False}
+_ASK_NIXL |= dict.fromkeys(f"remote_{what}" for what in ("engine_id", "block_ids", "host", "port"))
 
 
 class Pair:
@@ -96,23 +91,16 @@ class Pair:
         answer.
         """
         begin = time.perf_counter()
-        answer, prefill_s, cached = {}, 0.0, 0
+        answer, found = {}, {}
         if self.split:
             answer = self.first(ids)
-            prefill_s = time.perf_counter() - begin
-            cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            found["prefill_s"] = time.perf_counter() - begin
+            found["prefill_cached_tokens"] = engine.cached_tokens(answer["usage"])
             time.sleep(pause_s)
-        told = {"kv_transfer_params": answer.get("kv_transfer_params")} if self.split else {}
-        done = self.decode.complete(ids, tokens, extra=told if any(told.values()) else None)
-        offset = done.sent_at_s - begin - pause_s
-        found = {
-            "ttft_s": offset + done.token_s[0],
-            "latency_s": offset + done.token_s[-1],
-            "cached_tokens": done.cached_tokens,
-        }
-        if self.split:
-            found |= {"prefill_s": prefill_s, "prefill_cached_tokens": cached}
-        return found
+        done = self.decode.complete(ids, tokens, extra=_told(answer))
+        before_s = done.sent_at_s - begin - pause_s
+        times = {"ttft_s": before_s + done.token_s[0], "latency_s": before_s + done.token_s[-1]}
+        return {**times, "cached_tokens": done.cached_tokens, **found}
 
     def reset(self) -> None:
         """Forget the prefixes that the engines hold."""
@@ -133,6 +121,12 @@ class Pair:
         seeds = range(_SEED + self._drawn, _SEED + self._drawn + count)
         self._drawn += count
         return [engine.prompt(tokens, seed, self.vocabulary) for seed in seeds]
+
+
+def _told(answer: dict[str, Any]) -> dict[str, Any] | None:
+    """What the prefill engine's answer says of where its blocks lie, for the decode engine."""
+    told = answer.get("kv_transfer_params")
+    return {"kv_transfer_params": told} if told else None
 
 
 @contextmanager
@@ -156,8 +150,7 @@ def run_disagg(
     loops: Sequence[tuple[str, float, int]],
     requests: int = 150,
     repeats: int = 3,
-    runs: Path = RUNS,
-    folder: Path = records.FOLDER,
+    **places: Path,
 ) -> Run:
     """Run all three parts and record them.
 
@@ -171,21 +164,16 @@ def run_disagg(
         Pattern, requests per second and seed of each open loop, see `openloop.workload`.
     requests, repeats : int
         Requests of a loop, and values at each point of proof and calibration.
+    places : Path
+        ``runs`` and ``folder`` of `capture.Run`.
     """
     parameters = {"engine": asdict(settings), "connector": connector, "requests": requests}
     parameters |= {"repeats": repeats, "loops": [list(loop) for loop in loops], "seed": _SEED}
-    run = Run(
-        "disagg",
-        parameters,
-        python=settings.python,
-        image=settings.image,
-        runs=runs,
-        folder=folder,
-    )
-    with run:
+    python, image = settings.python, settings.image
+    with Run("disagg", parameters, python=python, image=image, **places) as run:
         pair = Pair(run, settings, connector)
-        _prove(run, pair, repeats)
-        _calibrate(run, pair, repeats)
+        _prove(pair, repeats)
+        _calibrate(pair, repeats)
         for pattern, rate_per_s, seed in loops:
             pair.reset()
             drawn = openloop.workload(pattern, requests, rate_per_s, seed)
@@ -193,92 +181,87 @@ def run_disagg(
             ids = openloop.prompts(drawn, seed, pair.vocabulary)
             before = pair.counters()
             openloop.play(run, drawn, ids, pair.ask, **at)
-            _count(run, pair, before, **at)
+            _count(pair, before, **at)
             run.say(f"open loop: {pattern}, {rate_per_s:g} requests/s, seed {seed}")
     return run
 
 
-def _prove(run: Run, pair: Pair, repeats: int) -> None:
+def _prove(pair: Pair, repeats: int) -> None:
     """Time to first token with and without the split, and log-probabilities of both engines."""
     pause_s = 0.5 if pair.connector == "lmcache" else 0.0
     for tokens in LENGTHS:
         prompts = pair.fresh(tokens, 2 * (repeats + 1))
         at = {"part": "proof", "prompt_tokens": tokens}
         before = pair.counters()
-        split = [pair.ask(ids, 1, pause_s) for ids in prompts[: repeats + 1]]
-        _count(run, pair, before, requests=repeats + 1, **at)
-        _add(run, split, split="two engines" if pair.split else "one engine", **at)
+        taken = [pair.ask(ids, 1, pause_s) for ids in prompts[: repeats + 1]]
+        _count(pair, before, requests=repeats + 1, **at)
+        _add(pair, taken, split="two engines" if pair.split else "one engine", **at)
         if pair.split:
-            alone = [pair.decode.complete(ids) for ids in prompts[repeats + 1 :]]
-            values = [{"ttft_s": one.ttft_s, "cached_tokens": one.cached_tokens} for one in alone]
-            _add(run, values, split="one engine", **at)
+            taken = [_alone(pair, ids) for ids in prompts[repeats + 1 :]]
+            _add(pair, taken, split="one engine", **at)
     if not pair.split:
         return
     before = pair.counters()
     ids = pair.fresh(1024, 1)[0]
     answer = pair.first(ids, TOP)
     time.sleep(pause_s)
-    told = {"kv_transfer_params": answer.get("kv_transfer_params")}
-    done = pair.decode.complete(ids, 1, TOP, told if any(told.values()) else None)
+    done = pair.decode.complete(ids, 1, TOP, _told(answer))
     came = pair.counters()["decode", _HITS] - before["decode", _HITS]
     if not came:
         why = "the decode engine computed a prompt that the prefill engine had computed"
         raise Stopped(why, cause="degraded", kind="connector_inactive")
-    tops = {
-        "prefill": answer["choices"][0]["logprobs"]["top_logprobs"][0],
-        "decode": done.top_logprobs[0],
-    }
-    for name, top in tops.items():
-        top = dict(sorted(top.items()))
-        at = {"part": "proof", "engine": name, "tokens": " ".join(top)}
-        run.add("logprob", "", list(top.values()), **at)
-    run.say(f"proof done: {came:.0f} of 1024 tokens came from the other engine")
+    first = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+    engine.add_logprobs(pair.run, first, part="proof", engine="prefill")
+    engine.add_logprobs(pair.run, done.top_logprobs[0], part="proof", engine="decode")
+    pair.run.say(f"proof done: {came:.0f} of 1024 tokens came from the other engine")
 
 
-def _count(run: Run, pair: Pair, before: dict[tuple[str, str], float], **at: Any) -> None:
+def _alone(pair: Pair, ids: Sequence[int]) -> dict[str, float]:
+    """One request to the decode engine, which computes all that it has not cached."""
+    done = pair.decode.complete(ids)
+    return {"ttft_s": done.ttft_s, "cached_tokens": done.cached_tokens}
+
+
+def _count(pair: Pair, before: dict[tuple[str, str], float], **at: Any) -> None:
     """By how much the counters have grown."""
     for (engine_name, counter), value in pair.counters().items():
         grown = value - before.get((engine_name, counter), 0.0)
         if grown:
-            run.add("counter", "", [grown], name=counter, engine=engine_name, **at)
+            pair.run.add("counter", "", [grown], name=counter, engine=engine_name, **at)
 
 
-def _calibrate(run: Run, pair: Pair, repeats: int) -> None:
+def _calibrate(pair: Pair, repeats: int) -> None:
     """Prefill by length and cached prefix, decode by batch and context, on the decode engine."""
     for tokens in LENGTHS:
         for cached in (0, tokens // 2) if tokens >= 512 else (0,):
+            at = {"part": "calibration", "prompt_tokens": tokens, "prefix_tokens": cached}
             taken = []
             for ids in pair.fresh(tokens, repeats + 1):
                 if cached:
                     pair.decode.complete(ids[:cached])
-                done = pair.decode.complete(ids)
-                taken.append({"ttft_s": done.ttft_s, "cached_tokens": done.cached_tokens})
-            at = {"part": "calibration", "prompt_tokens": tokens, "prefix_tokens": cached}
-            _add(run, taken, **at)
+                taken.append(_alone(pair, ids))
+            _add(pair, taken, **at)
             if pair.split and cached:  # the prefill engine alone is slower: it polls for the other
                 taken = []
                 for ids in pair.fresh(tokens, repeats + 1):
                     pair.ask(ids[:cached], 1)
                     taken.append(pair.ask(ids, 1))
-                _add(run, taken, split="two engines", **at)
+                _add(pair, taken, split="two engines", **at)
     for context in (256, 1024):
         for batch in BATCHES:
             prompts = pair.fresh(context, batch)
             for ids in prompts:
                 pair.decode.complete(ids)
             with ThreadPoolExecutor(batch) as pool:
-                answers = list(pool.map(_complete(pair.decode), prompts))
+                decoded = partial(pair.decode.complete, tokens=_OUTPUT_TOKENS)
+                answers = list(pool.map(decoded, prompts))
             at = {"part": "calibration", "batch": batch, "context_tokens": context}
-            run.add("tpot_s", "s", [one.tpot_s for one in answers], **at)
-    run.say("calibration done")
+            pair.run.add("tpot_s", "s", [one.tpot_s for one in answers], **at)
+    pair.run.say("calibration done")
 
 
-def _complete(one: engine.Engine) -> Callable[[Sequence[int]], engine.Completion]:
-    return lambda ids: one.complete(ids, _OUTPUT_TOKENS)
-
-
-def _add(run: Run, taken: Sequence[dict[str, float]], **at: Any) -> None:
+def _add(pair: Pair, taken: Sequence[dict[str, float]], **at: Any) -> None:
     """One row for each quantity, the first value as a warm-up."""
     for name in taken[0]:
         values = [one[name] for one in taken]
-        run.add(name, openloop.unit(name), values[1:], values[:1], **at)
+        pair.run.add(name, openloop.unit(name), values[1:], values[:1], **at)

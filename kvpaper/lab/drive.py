@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,16 @@ _LEAST, _MOST, _BUDGET_S = 3, 15, 0.4
 Act = Callable[[int], Any]
 
 
-def timed(act: Act, places: int) -> dict[str, list[float]]:
+def timed(act: Act, places: int, prepare: Callable[[], Any] = list) -> dict[str, list[float]]:
     """Times of an action [s], each at the next of its places, the first one as a warm-up.
 
     Moving on keeps the caches of the processor from holding what is moved. Three times at least,
-    then until .4 s are spent or there are fifteen.
+    then until .4 s are spent or there are fifteen. What is to be prepared each time does not count.
     """
     taken: list[float] = []
     while len(taken) <= _LEAST or (len(taken) <= _MOST and sum(taken[1:]) < _BUDGET_S):
         place = len(taken) % places
+        prepare()
         before = time.perf_counter()
         act(place)
         taken.append(time.perf_counter() - before)
@@ -141,6 +142,7 @@ class Backends:
         import threading
 
         import torch
+        from lmcache.utils import CacheEngineKey
         from lmcache.v1.config import LMCacheEngineConfig
         from lmcache.v1.metadata import LMCacheMetadata
         from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
@@ -148,76 +150,69 @@ class Backends:
 
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
-        self.name, self.kind = shape["name"], torch.bfloat16
+        self.folder, self.kind = folder, torch.bfloat16
         layers, heads, width = shape["layers"], shape["kv_heads"], shape["head_dim"]
         self.most = max(shape["tokens"][-1] // CHUNK_TOKENS, 1)
-        room = (2 * self.most + 8) * CHUNK_TOKENS * shape["token_bytes"] / (1 << 30)
+        room = (self.most + 64) * CHUNK_TOKENS * shape["token_bytes"] / (1 << 30)
         settings = LMCacheEngineConfig.from_defaults(
             chunk_size=CHUNK_TOKENS,
             local_cpu=True,
             max_local_cpu_size=room,
             local_disk=f"file://{folder}",
-            # It never counts down for what is removed, so there must be room for every put.
-            max_local_disk_size=20 * room,
+            max_local_disk_size=2 * room,
             lmcache_instance_id="kvpaper",
         )
         about = LMCacheMetadata(
-            model_name=self.name,
-            world_size=1,
-            local_world_size=1,
-            worker_id=0,
-            local_worker_id=0,
+            model_name=shape["name"],
             kv_dtype=self.kind,
             kv_shape=(layers, 2, CHUNK_TOKENS, heads, width),
             role="worker",
+            **dict.fromkeys(("world_size", "local_world_size"), 1),
+            **dict.fromkeys(("worker_id", "local_worker_id"), 0),
         )
         self.dram = LocalCPUBackend(settings, about, dst_device="cpu")
         self.disk = LocalDiskBackend(settings, loop, self.dram, dst_device="cpu", metadata=about)
         self.size = torch.Size([2, layers, CHUNK_TOKENS, heads * width])
         self.source = torch.randn(self.size).to(self.kind)
         self.target = torch.zeros((self.most, *self.size), dtype=self.kind)
+        chunks = range(self.most)
+        self.keys = [CacheEngineKey(shape["name"], 1, 0, chunk, self.kind) for chunk in chunks]
 
-    def key(self, number: int) -> Any:
-        from lmcache.utils import CacheEngineKey
-
-        return CacheEngineKey(self.name, 1, 0, number, self.kind)
-
-    def put(self, numbers: Iterable[int]) -> None:
-        """Store chunks in DRAM."""
+    def store(self) -> None:
+        """Put the chunks in DRAM and on disk, and wait until they are there."""
         from lmcache.v1.memory_management import MemoryFormat
 
-        for number in numbers:
+        for key in self.keys:
             held = self.dram.allocate(self.size, self.kind, MemoryFormat.KV_2LTD)
             held.tensor.copy_(self.source)
-            self.dram.submit_put_task(self.key(number), held)
+            self.dram.submit_put_task(key, held)
+            self.disk.submit_put_task(key, held)
             held.ref_count_down()
-
-    def write(self, numbers: Iterable[int]) -> None:
-        """Store chunks that are in DRAM on disk, and wait until they are there."""
-        for number in numbers:
-            held = self.dram.get_blocking(self.key(number))
-            self.disk.submit_put_task(self.key(number), held)
-            held.ref_count_down()
-        for key in map(self.key, numbers):
+        for key in self.keys:
             while not self.disk.contains(key) or self.disk.exists_in_put_tasks(key):
                 time.sleep(0.0002)
 
     def get(self, backend: Any, chunks: int, place: int) -> None:
         """Copy that many chunks out of a backend, those at a place."""
         for number in range(place * chunks, (place + 1) * chunks):
-            held = backend.get_blocking(self.key(number))
+            held = backend.get_blocking(self.keys[number])
             self.target[number].copy_(held.tensor)
             held.ref_count_down()
 
-    def remove(self, numbers: Iterable[int]) -> None:
-        """Forget chunks in both backends."""
-        for key in map(self.key, numbers):
+    def forget(self) -> None:
+        """Have what is on disk nowhere else."""
+        for path in self.folder.rglob("*.pt"):
+            forget(path)
+
+    def remove(self) -> None:
+        """Forget the chunks in both backends."""
+        for key in self.keys:
             self.disk.remove(key)
             self.dram.remove(key)
 
 
 def lmcache_rows(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Get and put of whole prefixes, chunk by chunk by one thread, in LMCache's own backends.
+    """Fetches of whole prefixes, chunk by chunk by one thread, from LMCache's own backends.
 
     Raises
     ------
@@ -228,53 +223,24 @@ def lmcache_rows(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     torch.set_num_threads(1)  # else the wait for the second thread is what is timed
     for shape in request["shapes"]:
-        folder = Path(request["folder"]) / "lmcache"
-        both = Backends(shape, folder)
-        both.put(range(both.most))
-        both.write(range(both.most))
-        for tokens in shape["tokens"]:
-            chunks = tokens // CHUNK_TOKENS
-            if not chunks:
-                continue
-            at = {"shape": shape["name"], "tokens": tokens, "to": "cpu"}
-            at["bytes"] = tokens * shape["token_bytes"]
-            places = both.most // chunks
-            both.get(both.disk, both.most, 0)  # so that all of it is in the page cache
-            for tier, way, backend in (
-                ("LMCache DRAM", "get", both.dram),
-                ("LMCache disk", "page cache", both.disk),
-            ):
-                get = partial(both.get, backend, chunks)
-                yield fetch(tier, way, at, timed(get, places))
-            dropped = []
-            for turn in range(_LEAST + 1):
-                for path in folder.rglob("*.pt"):
-                    forget(path)
-                before = time.perf_counter()
-                both.get(both.disk, chunks, turn % places)
-                dropped.append(time.perf_counter() - before)
-            fetched = {"warmups": dropped[:1], "values": dropped[1:]}
-            yield fetch("LMCache disk", "page cache dropped", at, fetched)
-            yield from _puts(both, chunks, at)
+        both = Backends(shape, Path(request["folder"]) / "lmcache")
+        both.store()
+        both.get(both.disk, both.most, 0)  # so that all of it is in the page cache
+        ways = (
+            ("LMCache DRAM", "get", both.dram, list),
+            ("LMCache disk", "page cache", both.disk, list),
+            ("LMCache disk", "page cache dropped", both.disk, both.forget),
+        )
+        for tier, way, backend, prepare in ways:
+            for tokens in shape["tokens"]:
+                if chunks := tokens // CHUNK_TOKENS:
+                    at = {"shape": shape["name"], "tokens": tokens, "to": "cpu"}
+                    at["bytes"] = tokens * shape["token_bytes"]
+                    get = partial(both.get, backend, chunks)
+                    yield fetch(tier, way, at, timed(get, both.most // chunks, prepare))
         if not (both.target == both.source).all():
             raise ValueError("LMCache gave back other values than it was given")
-        both.remove(range(both.most))
-
-
-def _puts(both: Backends, chunks: int, at: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Times of storing new chunks, which are removed again outside of the time taken."""
-    memory, disk = [], []
-    for turn in range(1, _LEAST + 2):
-        # A key that was there before would be passed over.
-        numbers = range(turn * 10**9 + chunks * 1000, turn * 10**9 + chunks * 1001)
-        for taken, store in ((memory, both.put), (disk, both.write)):
-            before = time.perf_counter()
-            store(numbers)
-            taken.append(time.perf_counter() - before)
-        both.remove(numbers)
-    for tier, taken in (("LMCache DRAM", memory), ("LMCache disk", disk)):
-        times = {"warmups": taken[:1], "values": taken[1:]}
-        yield {"quantity": "store_time_s", "tier": tier, "way": "put", **at, **times}
+        both.remove()
 
 
 def main() -> None:

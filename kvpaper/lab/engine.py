@@ -10,8 +10,8 @@ import random
 import re
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,8 +108,6 @@ class Completion:
         Arrival of each output token.
     cached_tokens : int
         Prompt tokens that the engine did not compute, by any tier.
-    logprobs : tuple of float
-        Of the tokens chosen, if they were asked for.
     top_logprobs : tuple of mapping
         At each position, likeliest tokens to log-probabilities, if they were asked for.
     """
@@ -119,7 +117,6 @@ class Completion:
     token_ids: tuple[int, ...]
     prompt_tokens: int
     cached_tokens: int
-    logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[Mapping[str, float], ...] = ()
 
     @property
@@ -186,13 +183,11 @@ def serve_command(settings: Settings, port: int, kv: Mapping[str, Any] | None = 
     return [*command, *settings.arguments]
 
 
-def lmcache_command(
-    port: int, l1_bytes: int, chunk_tokens: int, mode: str, disk: Path | None
-) -> list[str]:
+def lmcache_command(port: int, l1_bytes: int, mode: str, disk: Path | None) -> list[str]:
     """Command line of the LMCache server; ``disk`` is the folder of its second tier."""
     gib = f"{units.per(l1_bytes, 'GiB'):g}"
     command = ["-m", "lmcache.v1.multiprocess.server", "--host", HOST, "--port", str(port)]
-    command += ["--chunk-size", str(chunk_tokens), "--hash-algorithm", "blake3"]
+    command += ["--chunk-size", "256", "--hash-algorithm", "blake3"]
     command += ["--l1-size-gb", gib, "--eviction-policy", "LRU"]
     command += ["--max-workers", "1", "--disable-metrics", "--disable-observability"]
     command += ["--supported-transfer-mode", mode]
@@ -218,10 +213,7 @@ def interpreter(settings: Settings, run: Run) -> list[str]:
 def start_lmcache(
     run: Run,
     settings: Settings,
-    *,
-    name: str = "lmcache",
     l1_bytes: int = 1 << 30,
-    chunk_tokens: int = 256,
     mode: str = "auto",
     disk: Path | None = None,
 ) -> dict[str, Any]:
@@ -237,15 +229,12 @@ def start_lmcache(
         Folder of a disk tier below.
     """
     port = free_port()
-    command = lmcache_command(port, l1_bytes, chunk_tokens, mode, disk)
-    run.start(name, [*interpreter(settings, run), *command], settings.variables())
+    command = lmcache_command(port, l1_bytes, mode, disk)
+    run.start("lmcache", [*interpreter(settings, run), *command], settings.variables())
     run.wait_until(lambda: _listens(port), settings.start_s, "the LMCache server to listen")
     extra = {"lmcache.mp.host": f"tcp://{HOST}", "lmcache.mp.port": port}
-    return {
-        "kv_connector": "LMCacheMPConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": extra,
-    }
+    kv = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}
+    return {**kv, "kv_connector_extra_config": extra}
 
 
 def launch(
@@ -260,7 +249,7 @@ def launch(
 
 
 def start(run: Run, settings: Settings, connector: str = "none", **lmcache: Any) -> "Engine":
-    """Start the connector's server if it has one, then the engine.
+    """Start the connector's server if it has one, then the engine; prove that both work together.
 
     Parameters
     ----------
@@ -278,6 +267,8 @@ def start(run: Run, settings: Settings, connector: str = "none", **lmcache: Any)
         raise InputError("connector", repr(connector), f"one of {', '.join(CONNECTORS)}")
     server = launch(run, settings, kv)
     server.wait()
+    if kv:
+        run.add("proof_hit_tokens", "tokens", [server.prove_active()])
     return server
 
 
@@ -364,6 +355,14 @@ class Engine:
         """Forget the engine's own prefixes; those of a connector stay."""
         self.post("/reset_prefix_cache")
 
+    def overflow(self, l1_bytes: int, seed: int) -> None:
+        """Send other prompts until LMCache's DRAM of this size can hold nothing older."""
+        tokens = self.settings.max_tokens - 1
+        count = 3 * l1_bytes // (2 * kv_bytes_per_token(self.settings) * tokens) + 1
+        for number in range(count):
+            self.complete(prompt(tokens, seed + number, vocabulary(self.settings.model)))
+        self.run.say(f"{count} other prompts have gone through LMCache's DRAM")
+
     def counters(self) -> dict[str, float]:
         """Counters and gauges of ``/metrics`` by name, summed over their labels."""
         totals: dict[str, float] = {}
@@ -420,26 +419,29 @@ class Engine:
     def _ask(
         self, method: str, path: str, body: bytes | None = None, timeout_s: float = 30
     ) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
-        try:
-            connection.request(method, path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
+        with self._answer(method, path, body, timeout_s) as (answer, _):
             return answer.status, answer.read().decode("utf-8", "replace")
-        finally:
-            connection.close()
 
     def _stream(self, body: Mapping[str, Any]) -> Completion:
-        text, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=self.settings.request_s)
-        try:
-            connection.connect()
-            sent_at_s = time.perf_counter()
-            connection.request("POST", "/v1/completions", text, headers)
-            answer = connection.getresponse()
+        text = json.dumps(body).encode()
+        asked = self._answer("POST", "/v1/completions", text, self.settings.request_s)
+        with asked as (answer, sent_at_s):
             if answer.status != 200:
                 said = answer.read(300).decode("utf-8", "replace")
                 raise Stopped(f"the engine answered {answer.status}: {said}")
             return _read_stream(answer, sent_at_s)
+
+    @contextmanager
+    def _answer(
+        self, method: str, path: str, body: bytes | None, timeout_s: float
+    ) -> Iterator[tuple[http.client.HTTPResponse, float]]:
+        """An answer to be read, and when it was asked for on the clock of `perf_counter`."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
+        try:
+            connection.connect()
+            sent_at_s = time.perf_counter()
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            yield connection.getresponse(), sent_at_s
         finally:
             connection.close()
 
@@ -447,7 +449,6 @@ class Engine:
 def _read_stream(answer: http.client.HTTPResponse, sent_at_s: float) -> Completion:
     token_s: list[float] = []
     token_ids: list[int] = []
-    logprobs: list[float] = []
     top_logprobs: list[Mapping[str, float]] = []
     usage: dict[str, Any] = {}
     for line in answer:
@@ -462,21 +463,22 @@ def _read_stream(answer: http.client.HTTPResponse, sent_at_s: float) -> Completi
             new = choice.get("token_ids") or []
             token_ids += new
             token_s += [now_s] * len(new)
-            told = choice.get("logprobs") or {}
-            logprobs += told.get("token_logprobs") or []
-            top_logprobs += told.get("top_logprobs") or []
+            top_logprobs += (choice.get("logprobs") or {}).get("top_logprobs") or []
     if not token_s or not usage:
         raise Stopped("the engine's answer ended early")
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Completion(
-        sent_at_s,
-        tuple(token_s),
-        tuple(token_ids),
-        usage["prompt_tokens"],
-        cached,
-        tuple(logprobs),
-        tuple(top_logprobs),
-    )
+    taken = tuple(token_s), tuple(token_ids), usage["prompt_tokens"], cached_tokens(usage)
+    return Completion(sent_at_s, *taken, tuple(top_logprobs))
+
+
+def cached_tokens(usage: Mapping[str, Any]) -> int:
+    """Prompt tokens that were not computed, as an answer's ``usage`` tells."""
+    return (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+def add_logprobs(run: Run, top: Mapping[str, float], **at: Any) -> None:
+    """Add a row of log-probabilities; their tokens, in the same order, are a coordinate."""
+    tokens = sorted(top)
+    run.add("logprob", "", [top[token] for token in tokens], tokens=" ".join(tokens), **at)
 
 
 def _listens(port: int) -> bool:

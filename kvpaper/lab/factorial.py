@@ -48,19 +48,14 @@ def run_cells(
         By default all `cells`.
     resume : bool
         Whether a cell that ended in an earlier, interrupted call is taken from its run folder.
+    runs, folder : Path
+        See `capture.Run`.
     """
     found = []
+    asked = {"tokens": TOKENS, "prompts": PROMPTS, "others": OTHERS, "seed": _SEED}
     for cap, connector in chosen or cells():
         mine = replace(settings, cap_blocks=CAPS[cap], max_tokens=MAX_TOKENS)
-        parameters = {
-            "engine": asdict(mine),
-            "cap": cap,
-            "connector": connector,
-            "tokens": TOKENS,
-            "prompts": PROMPTS,
-            "others": OTHERS,
-            "seed": _SEED,
-        }
+        parameters = {"engine": asdict(mine), "cap": cap, "connector": connector, **asked}
         done = ended(parameters, runs) if resume else None
         found.append(done or _run_cell(mine, parameters, runs, folder))
     return found
@@ -80,68 +75,50 @@ def _run_cell(
     settings: engine.Settings, parameters: dict[str, Any], runs: Path, folder: Path
 ) -> dict[str, Any]:
     cap, connector = parameters["cap"], parameters["connector"]
-    run = Run(
-        "factorial",
-        parameters,
-        python=settings.python,
-        image=settings.image,
-        runs=runs,
-        folder=folder,
-    )
+    of = {"python": settings.python, "image": settings.image, "runs": runs, "folder": folder}
+    run = Run("factorial", parameters, **of)
     runs.mkdir(parents=True, exist_ok=True)
     # Removed after the run has ended what writes to it.
     with tempfile.TemporaryDirectory(prefix=".disk-", dir=runs) as disk, run:
         run.say(f"cap {cap}, connector {connector}")
         if connector == "spoiled":
-            _control(run, settings, Path(disk))
+            below = {"l1_bytes": _CONTROL_L1_BYTES, "disk": Path(disk)}
+            server = engine.start(run, settings, "lmcache", **below)
+            _control(server, Path(disk))
         else:
             server = engine.start(run, settings, connector)
-            _stages(run, server, connector)
-            server.stop()
+            _stages(server)
+        server.stop()
     return run.record
 
 
-def _stages(run: Run, server: engine.Engine, connector: str) -> None:
+def _stages(server: engine.Engine) -> None:
     """Ask the prompts at each stage; the last one asks prompts that differ in one token."""
     size = engine.vocabulary(server.settings.model)
-    if connector != "none":
-        run.add("proof_hit_tokens", "tokens", [server.prove_active()])
     drawn = _prompts(size)
-    _ask(run, server, "first", drawn)
-    _ask(run, server, "repeat", drawn)
+    _ask(server, "first", drawn)
+    _ask(server, "repeat", drawn)
     for number in range(OTHERS):
         server.complete(engine.prompt(TOKENS, _SEED + 100 + number, size))
-    _ask(run, server, "evicted", drawn)
+    _ask(server, "evicted", drawn)
     server.reset_prefix_cache()
-    _ask(run, server, "reset", drawn)
-    _ask(run, server, "one token differs", [[*ids[:-2], ids[0], ids[-1]] for ids in drawn])
+    _ask(server, "reset", drawn)
+    _ask(server, "one token differs", [[*ids[:-2], ids[0], ids[-1]] for ids in drawn])
     for name, value in server.counters().items():
         if "prefix_cache" in name:
-            run.add("counter", "", [value], name=name)
+            server.run.add("counter", "", [value], name=name)
 
 
-def _control(run: Run, settings: engine.Settings, disk: Path) -> None:
+def _control(server: engine.Engine, disk: Path) -> None:
     """Fetch the prompts from LMCache's disk tier as they were stored, then with bits flipped."""
-    server = engine.start(run, settings, "lmcache", l1_bytes=_CONTROL_L1_BYTES, disk=disk)
-    run.add("proof_hit_tokens", "tokens", [server.prove_active()])
-    drawn = _prompts(engine.vocabulary(settings.model))
-    _ask(run, server, "first", drawn)
+    drawn = _prompts(engine.vocabulary(server.settings.model))
+    _ask(server, "first", drawn)
     for stage in ("disk", "spoiled disk"):
-        _overflow(server, stage)
+        server.overflow(_CONTROL_L1_BYTES, seed=_SEED + 1000 * len(stage))
         if stage == "spoiled disk":
-            run.add("spoiled", "bytes", [sum(map(spoil, _files(disk)))])
+            server.run.add("spoiled", "bytes", [sum(map(spoil, _files(disk)))])
         server.reset_prefix_cache()
-        _ask(run, server, stage, drawn)
-    server.stop()
-
-
-def _overflow(server: engine.Engine, stage: str) -> None:
-    """Send other prompts until LMCache's DRAM holds nothing older."""
-    size = engine.vocabulary(server.settings.model)
-    tokens = server.settings.max_tokens - 1
-    each = engine.kv_bytes_per_token(server.settings) * tokens
-    for number in range(3 * _CONTROL_L1_BYTES // (2 * each) + 1):
-        server.complete(engine.prompt(tokens, _SEED + 1000 * len(stage) + number, size))
+        _ask(server, stage, drawn)
 
 
 def _files(disk: Path) -> list[Path]:
@@ -167,12 +144,11 @@ def _prompts(size: int) -> list[list[int]]:
     return [engine.prompt(TOKENS, _SEED + number, size) for number in range(PROMPTS)]
 
 
-def _ask(run: Run, server: engine.Engine, stage: str, prompts: Sequence[Sequence[int]]) -> None:
+def _ask(server: engine.Engine, stage: str, prompts: Sequence[Sequence[int]]) -> None:
     """Send prompts; what was cached is one row, the log-probabilities one row for each prompt."""
     answers = [server.complete(ids, logprobs=TOP) for ids in prompts]
-    run.add("cached_tokens", "tokens", [one.cached_tokens for one in answers], stage=stage)
+    cached = [one.cached_tokens for one in answers]
+    server.run.add("cached_tokens", "tokens", cached, stage=stage)
     for number, answer in enumerate(answers):
-        first = dict(sorted(answer.top_logprobs[0].items()))
-        at = {"stage": stage, "prompt": number, "tokens": " ".join(first)}
-        run.add("logprob", "", list(first.values()), **at)
-    run.say(f"{stage}: {[one.cached_tokens for one in answers]} tokens cached")
+        engine.add_logprobs(server.run, answer.top_logprobs[0], stage=stage, prompt=number)
+    server.run.say(f"{stage}: {cached} tokens cached")

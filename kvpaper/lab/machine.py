@@ -81,11 +81,8 @@ def software(python: str | None = None, image: str | None = None) -> dict[str, A
         If the interpreter does not answer.
     """
     own = {name: version for name in _OWN if (version := _version(name))}
-    found: dict[str, Any] = {
-        "kvpaper": kvpaper.__version__,
-        "python": platform.python_version(),
-        "packages": own,
-    }
+    found: dict[str, Any] = {"kvpaper": kvpaper.__version__, "packages": own}
+    found["python"] = platform.python_version()
     if image:
         found["engine"] = {"image": image}
     elif python:
@@ -96,7 +93,9 @@ def software(python: str | None = None, image: str | None = None) -> dict[str, A
 def public(value: Any) -> Any:
     """A value of JSON without host name, user, home, addresses and the path of the checkout."""
     if isinstance(value, dict):
-        return {public(name): public(inside) for name, inside in value.items()}
+        # A version such as 4.13.0.92 is no address.
+        shown = {name: public(inside) for name, inside in value.items() if name != "packages"}
+        return {public(name): shown.get(name, inside) for name, inside in value.items()}
     if isinstance(value, list | tuple):
         return [public(inside) for inside in value]
     if not isinstance(value, str):
@@ -132,9 +131,8 @@ def _engine(python: str) -> dict[str, Any]:
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         wanted = "an interpreter with vLLM (make engine-env)"
         raise InputError(f"--python {python}", type(error).__name__, wanted) from None
-    return found | {
-        "packages": dict(sorted(found["packages"].items(), key=lambda kv: kv[0].lower()))
-    }
+    found["packages"] = {name: found["packages"][name] for name in sorted(found["packages"])}
+    return found
 
 
 def _version(name: str) -> str | None:
@@ -153,11 +151,8 @@ def _read(path: str | Path) -> str:
 
 def _colon_lines(path: str) -> dict[str, str]:
     """``name : value`` lines, the first of each name."""
-    found: dict[str, str] = {}
-    for line in _read(path).splitlines():
-        name, _, value = line.partition(":")
-        found.setdefault(name.strip(), value.strip())
-    return found
+    lines = (line.partition(":") for line in reversed(_read(path).splitlines()))
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def cgroup() -> Path | None:

@@ -135,11 +135,12 @@ def play(
     finally:
         # Ctrl-C does not wait for answers: the run ends the engines, and that the threads.
         pool.shutdown(wait=False, cancel_futures=True)
-    for name in asdict(requests[0]):
-        values = [getattr(request, name) for request in requests]
-        run.add(name, unit(name), values, **coordinates)
-    for name in answers[0]:
-        run.add(name, unit(name), [round(answer[name], 6) for answer in answers], **coordinates)
+    taken = [
+        {**asdict(request), **{name: round(value, 6) for name, value in answer.items()}}
+        for request, answer in zip(requests, answers, strict=True)
+    ]
+    for name in taken[0]:
+        run.add(name, unit(name), [one[name] for one in taken], **coordinates)
 
 
 def unit(name: str) -> str:

@@ -31,10 +31,13 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
-class Row(_Part):
+class _Open(_Part):
+    model_config = ConfigDict(extra="allow")  # the rest is inherited
+
+
+class Row(_Open):
     """Raw values of one quantity at one point; further keys are its coordinates."""
 
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
     quantity: str = Field(min_length=1, description="name with its unit as suffix")
     unit: str = Field(description="a base unit, such as s, bytes or tokens; empty for a number")
     kind: Literal["measured"]
@@ -42,20 +45,18 @@ class Row(_Part):
     values: list[Number] = Field(min_length=1, description="in the order taken")
 
 
-class Line(_Part):
+class Line(_Open):
     """A line of a log, and the process that wrote it."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
     file: str
     line: int
     process: str
     text: str
 
 
-class Cause(_Part):
+class Cause(_Open):
     """Why a run did not complete, as ``kvpaper diagnose`` tells it."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
     cause: str
     kind: str
     confidence: str
@@ -115,11 +116,7 @@ def schema() -> Text:
 
 
 def row(
-    quantity: str,
-    unit: str,
-    values: Iterable[Number],
-    warmups: Iterable[Number] = (),
-    **coordinates: Any,
+    quantity: str, unit: str, values: Iterable[Number], warmups: Iterable[Number] = (), **at: Any
 ) -> Text:
     """A row of a record.
 
@@ -131,8 +128,8 @@ def row(
         Base unit: ``s``, ``bytes``, ``bytes/s``, ``tokens``; ``""`` for a number without one.
     values, warmups : iterable of numbers
         Raw values in the order taken.
-    coordinates
-        What tells this row from others, such as ``tier="dram"`` or ``prompt_tokens=1024``.
+    at
+        Coordinates: what tells this row from others, such as ``tier="dram"``.
 
     Raises
     ------
@@ -140,7 +137,7 @@ def row(
         If there is no value, or one that is no number, or the unit is no base unit.
     """
     taken = {"warmups": list(warmups), "values": list(values)}
-    made = {"quantity": quantity, "unit": unit, "kind": "measured", **coordinates, **taken}
+    made = {"quantity": quantity, "unit": unit, "kind": "measured", **at, **taken}
     for problem in _row_problems(made):
         raise InputError(quantity, problem, "a row of a record")
     return made
@@ -187,11 +184,11 @@ def _text(record: Text) -> str:
     """One line for each key and each row, so that a diff can be read."""
     parts = []
     for name, value in record.items():
+        text = json.dumps(value, allow_nan=False)
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            inside = ",\n  ".join(json.dumps(one, allow_nan=False) for one in value)
-            parts.append(f" {json.dumps(name)}: [\n  {inside}\n ]")
-        else:
-            parts.append(f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}")
+            inside = ",\n  ".join(map(json.dumps, value))
+            text = f"[\n  {inside}\n ]"
+        parts.append(f" {json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
@@ -216,11 +213,9 @@ def check(folder: Path = FOLDER) -> tuple[int, list[str]]:
     found = []
     for path in _files(folder):
         try:
-            record = _read(path)
+            found += [f"{path.name}: {problem}" for problem in _problems(_read(path), path)]
         except InputError as error:
             found.append(str(error))
-            continue
-        found += [f"{path.name}: {problem}" for problem in _problems(record, path)]
     return len(_files(folder)), found
 
 

@@ -1,4 +1,4 @@
-"""Tiers of this machine: how long a prefix of each length takes to be fetched and to be stored.
+"""Tiers of this machine: how long a prefix of each length takes to be fetched.
 
 Fixed overhead and rate are not found here: a record holds the times, `kvpaper.measured` fits them.
 """
@@ -9,22 +9,23 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kvpaper.errors import InputError
-from kvpaper.lab import drive, records
-from kvpaper.lab.capture import RUNS, Run, Stopped
+from kvpaper.lab import drive
+from kvpaper.lab.capture import Run, Stopped
 
 # The paper's canary (Qwen2.5-0.5B) and the shape of its formulas (Llama-3.1-8B), both in bf16.
 SHAPES: dict[str, dict[str, Any]] = {
     "canary": {"layers": 24, "kv_heads": 2, "head_dim": 64, "most_tokens": 131072},
     "paper": {"layers": 32, "kv_heads": 8, "head_dim": 128, "most_tokens": 16384},
 }
-_LEAST_TOKENS, _STEP = 128, 2
+_LEAST_TOKENS = 128
 _FILLING_BYTES = 64 << 20
 
 
@@ -34,12 +35,11 @@ def run_tiers(
     disk: Path = Path(),
     engine: str | None = None,
     gpu: str | None = None,
-    runs: Path = RUNS,
-    folder: Path = records.FOLDER,
+    **places: Path,
 ) -> Run:
     """Time every tier of this machine over prefix lengths, and record it.
 
-    Rows are ``fetch_time_s`` and ``store_time_s`` by ``tier``, ``way``, ``shape`` and ``tokens``.
+    Rows are ``fetch_time_s`` by ``tier``, ``way``, ``shape`` and ``tokens``.
 
     Parameters
     ----------
@@ -52,6 +52,8 @@ def run_tiers(
     engine, gpu : str, optional
         Interpreters with LMCache and with a CUDA build of torch. Without one its tiers are left
         out.
+    places : Path
+        ``runs`` and ``folder`` of `capture.Run`.
 
     Raises
     ------
@@ -62,7 +64,7 @@ def run_tiers(
     most = max(one["token_bytes"] * one["tokens"][-1] for one in asked)
     _require_room(most, disk)
     parameters = {"shapes": asked, "lmcache": engine is not None, "gpu": gpu is not None}
-    with Run("tiers", parameters, python=engine or gpu, disk=disk, runs=runs, folder=folder) as run:
+    with Run("tiers", parameters, python=engine or gpu, disk=disk, **places) as run:
         place = Path(tempfile.mkdtemp(prefix=".kvpaper-tiers-", dir=disk))
         try:
             for shape in asked:
@@ -84,26 +86,24 @@ def run_tiers(
 def _shape(name: str, most_tokens: int | None) -> dict[str, Any]:
     if name not in SHAPES:
         raise InputError("--shapes", repr(name), f"one of {', '.join(SHAPES)}")
-    shape = SHAPES[name]
-    longest = min(shape["most_tokens"], most_tokens or shape["most_tokens"])
-    lengths, tokens = [], _LEAST_TOKENS
-    while tokens <= longest:
-        lengths.append(tokens)
-        tokens *= _STEP
+    shape = dict(SHAPES[name])
+    longest = shape.pop("most_tokens")
+    longest = min(longest, most_tokens or longest)
+    lengths = [_LEAST_TOKENS << doubled for doubled in range(32)]
+    lengths = [tokens for tokens in lengths if tokens <= longest]
     if not lengths:
         raise InputError("--most-tokens", str(most_tokens), f"at least {_LEAST_TOKENS}")
-    elements = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"]
-    inside = {key: shape[key] for key in ("layers", "kv_heads", "head_dim")}
-    return {"name": name, **inside, "token_bytes": 2 * elements, "tokens": lengths}
+    token_bytes = 4 * shape["layers"] * shape["kv_heads"] * shape["head_dim"]
+    return {"name": name, **shape, "token_bytes": token_bytes, "tokens": lengths}
 
 
 def _require_room(most_bytes: int, disk: Path) -> None:
-    """LMCache takes thrice the longest prefix in memory, the disk's files take it twice."""
+    """Two copies of the longest prefix and the page cache in memory, and its file on the disk."""
     if not disk.is_dir():
         raise InputError("--disk", str(disk), "a folder")
     free = shutil.disk_usage(disk).free
-    if free < 3 * most_bytes:
-        raise InputError(f"--disk {disk}", f"{free:.3g} B free", f"{3 * most_bytes:.3g} B")
+    if free < 2 * most_bytes:
+        raise InputError(f"--disk {disk}", f"{free:.3g} B free", f"{2 * most_bytes:.3g} B")
     memory = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
     with suppress(OSError), Path("/proc/meminfo").open(encoding="ascii") as file:
         memory = next(int(line.split()[1]) << 10 for line in file if "MemAvailable" in line)
@@ -116,59 +116,37 @@ def _host_rows(shape: dict[str, Any], place: Path) -> Iterator[dict[str, Any]]:
     """Memory copy, and the disk with and without the page cache."""
     most = shape["token_bytes"] * shape["tokens"][-1]
     held, target = _arena(most), _arena(most)
-    # A file for each way: what is written directly is dropped from the page cache.
-    ways = {"page cache": 0}
-    if _takes_direct(place):  # tmpfs does not; there is no disk below it either
-        ways["direct"] = os.O_DIRECT
-    files = {}
-    for way, flag in ways.items():
-        path = place / f"{way}.bin"
-        with path.open("wb") as file:
-            file.write(held)
-            os.fdatasync(file.fileno())
-        files[way] = os.open(path, os.O_RDWR | flag)
+    source, sink = np.frombuffer(held, np.uint8), np.frombuffer(target, np.uint8)
+    path = place / "prefix.bin"
+    with path.open("wb") as file:
+        file.write(held)
+        os.fdatasync(file.fileno())
+    with ExitStack() as stack:
+        ways = {}
+        for way, flag in (("page cache", 0), ("direct", os.O_DIRECT)):
+            with suppress(OSError):  # tmpfs takes nothing direct; there is no disk below it either
+                ways[way] = os.open(path, os.O_RDONLY | flag)
+                stack.callback(os.close, ways[way])
         path.unlink()
-    try:
         for tokens in shape["tokens"]:
             count = tokens * shape["token_bytes"]
             at = {"shape": shape["name"], "tokens": tokens, "bytes": count, "to": "cpu"}
-            for quantity, tier, way, act in _actions(files, held, target, count):
-                where = {"quantity": quantity, "tier": tier, "way": way}
-                yield {**where, **at, **drive.timed(act, most // count)}
-        _require_same(held, target)
-    finally:
-        for file in files.values():
-            os.close(file)
+            copy = partial(_copy, source, sink, count)
+            yield drive.fetch("host DRAM", "copy", at, drive.timed(copy, most // count))
+            for way, opened in ways.items():
+                read = partial(_read, opened, target, count)
+                yield drive.fetch("disk", way, at, drive.timed(read, most // count))
+    if not np.array_equal(source, sink):
+        raise Stopped("a tier gave back other bytes than were stored")
 
 
-def _actions(
-    files: dict[str, int], held: memoryview, target: memoryview, count: int
-) -> Iterator[tuple[str, str, str, drive.Act]]:
-    source, sink = np.frombuffer(held, np.uint8), np.frombuffer(target, np.uint8)
-
-    def copy(place: int) -> None:
-        part = slice(place * count, (place + 1) * count)
-        np.copyto(sink[part], source[part])
-
-    yield "fetch_time_s", "host DRAM", "copy", copy
-    for way, file in files.items():
-
-        def read(place: int, file=file) -> None:
-            part = target[place * count : (place + 1) * count]
-            drive.read_into(file, part, place * count)
-
-        def write(place: int, file=file) -> None:
-            _write_from(file, held[place * count : (place + 1) * count], place * count)
-            os.fdatasync(file)
-
-        yield "fetch_time_s", "disk", way, read
-        yield "store_time_s", "disk", way, write
+def _copy(source: np.ndarray, sink: np.ndarray, count: int, place: int) -> None:
+    part = slice(place * count, (place + 1) * count)
+    np.copyto(sink[part], source[part])
 
 
-def _write_from(file: int, view: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(view):
-        done += os.pwritev(file, [view[done : done + (1 << 30)]], offset + done)
+def _read(file: int, target: memoryview, count: int, place: int) -> None:
+    drive.read_into(file, target[place * count : (place + 1) * count], place * count)
 
 
 def _arena(count: int) -> memoryview:
@@ -181,22 +159,6 @@ def _arena(count: int) -> memoryview:
     return arena
 
 
-def _takes_direct(place: Path) -> bool:
-    path = place / "direct"
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT))
-    except OSError:
-        return False
-    finally:
-        path.unlink(missing_ok=True)
-    return True
-
-
-def _require_same(held: memoryview, target: memoryview) -> None:
-    if not np.array_equal(np.frombuffer(held, np.uint8), np.frombuffer(target, np.uint8)):
-        raise Stopped("a tier gave back other bytes than were stored")
-
-
 def _drive(run: Run, what: str, python: str, request: dict[str, Any]) -> None:
     """Run `drive` in another environment and take its rows as they come."""
     asked, answer = (run.path / f"{what}.{suffix}" for suffix in ("request.json", "rows.jsonl"))
@@ -204,8 +166,7 @@ def _drive(run: Run, what: str, python: str, request: dict[str, Any]) -> None:
     command = [python, str(Path(drive.__file__)), what, str(asked), str(answer)]
     started = run.start(what, command)
     started.stopping = True  # it ends by itself
-    deadline_s = 900
-    run.wait_until(lambda: started.exit_code is not None, deadline_s, f"the tiers of {what}")
+    run.wait_until(lambda: started.exit_code is not None, 900, f"the tiers of {what}")
     for line in answer.read_text(encoding="utf-8").splitlines() if answer.exists() else ():
         run.add(unit="s", **json.loads(line))
     if started.exit_code:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kvpaper.lab import processes
@@ -50,10 +51,8 @@ class Seen:
         """Name of the signal that ended it, if one did."""
         if self.exit_code is None or self.exit_code >= 0:
             return None
-        try:
-            return signal.Signals(-self.exit_code).name
-        except ValueError:
-            return f"signal {-self.exit_code}"
+        names = {number.value: number.name for number in signal.Signals}
+        return names.get(-self.exit_code, f"signal {-self.exit_code}")
 
     def summary(self) -> dict[str, Any]:
         """As a record tells it."""
@@ -88,18 +87,15 @@ class Watch:
         self.fault: Exception | None = None
         self._selector = selectors.DefaultSelector()
         self._finishing, self._lock = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._loop, name="capture", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name="capture", daemon=True)
 
     def add(self, started: Started, stream: int, channel: socket.socket) -> None:
         """Follow a command: its pipe for both standard streams, its channel for log records."""
         with self._lock:
             self.parts[started.name] = started
-            self._selector.register(
-                stream, selectors.EVENT_READ, lambda: self._read(stream, started.log)
-            )
-            self._selector.register(
-                channel, selectors.EVENT_READ, lambda: self._receive(channel, started.log)
-            )
+            for source, take in ((stream, self._read), (channel, self._receive)):
+                act = partial(take, source, started.log)
+                self._selector.register(source, selectors.EVENT_READ, act)
         self.sample()
         if not self._thread.is_alive():
             self._thread.start()
@@ -119,16 +115,15 @@ class Watch:
     def alive(self, part: str | None = None) -> list[Identity]:
         """The processes of one command, or of all, that have not ended."""
         with self._lock:
-            return [
-                identity
-                for identity, one in self.seen.items()
-                if one.ended_s is None and part in (None, one.part)
-            ]
+            living = [(key, one) for key, one in self.seen.items() if one.ended_s is None]
+        return [key for key, one in living if part in (None, one.part)]
 
     def sample(self) -> None:
         """Look at the tree: who is new, and what memory each one has."""
         with self._lock:
-            tree = processes.descendants(self.seen, self.run, self._roots())
+            started = [one for one in self.parts.values() if one.exit_code is None]
+            roots = {one.process.pid for one in started}
+            tree = processes.descendants(self.seen, self.run, roots)
             for one in tree:
                 if one.identity not in self.seen:
                     self._meet(one)
@@ -139,28 +134,19 @@ class Watch:
                         processes.reap(one.pid)  # it died before its parent did
             self.peak_rss_bytes = max(self.peak_rss_bytes, sum(one.rss_bytes for one in tree))
 
-    def _roots(self) -> set[int]:
-        running = (part for part in self.parts.values() if part.exit_code is None)
-        return {part.process.pid for part in running}
-
-    def _loop(self) -> None:
+    def _follow(self) -> None:
+        next_sample, finishing, ready = 0.0, False, []
         try:
-            self._follow()
+            while ready or not finishing:
+                finishing = self._finishing.is_set()
+                ready = self._selector.select(0 if finishing else 0.1)
+                for key, _ in ready:
+                    key.data()
+                if time.monotonic() >= next_sample:
+                    self.sample()
+                    next_sample = time.monotonic() + _SAMPLE_S
         except Exception as fault:
             self.fault = fault
-
-    def _follow(self) -> None:
-        next_sample = 0.0
-        while True:
-            finishing = self._finishing.is_set()
-            ready = self._selector.select(0 if finishing else 0.1)
-            for key, _ in ready:
-                key.data()
-            if finishing and not ready:
-                return
-            if time.monotonic() >= next_sample:
-                self.sample()
-                next_sample = time.monotonic() + _SAMPLE_S
 
     def _read(self, stream: int, log: BoundedLog) -> None:
         chunk = os.read(stream, 1 << 20)
@@ -183,7 +169,7 @@ class Watch:
             return
         self.seen[one.identity] = Seen(one.name, part, pidfd)
         self._met({"pid": one.pid, "started": one.started, "name": one.name})
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._gone(one.identity))
+        self._selector.register(pidfd, selectors.EVENT_READ, partial(self._gone, one.identity))
 
     def _gone(self, identity: Identity) -> None:
         with self._lock:

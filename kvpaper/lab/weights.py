@@ -95,35 +95,28 @@ def _tensors(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", (vocabulary, hidden)
     yield "model.norm.weight", (hidden,)
+    widths = {"q": config["num_attention_heads"] * config["head_dim"]}
+    widths |= dict.fromkeys("kv", config["num_key_value_heads"] * config["head_dim"])
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}"
         yield f"{at}.input_layernorm.weight", (hidden,)
         yield f"{at}.post_attention_layernorm.weight", (hidden,)
-        for name, heads in (
-            ("q", config["num_attention_heads"]),
-            ("k", config["num_key_value_heads"]),
-            ("v", config["num_key_value_heads"]),
-        ):
-            yield f"{at}.self_attn.{name}_proj.weight", (heads * config["head_dim"], hidden)
-            yield f"{at}.self_attn.{name}_proj.bias", (heads * config["head_dim"],)
-        width = config["num_attention_heads"] * config["head_dim"]
-        yield f"{at}.self_attn.o_proj.weight", (hidden, width)
-        if "num_experts" not in config:
-            yield from _feed_forward(f"{at}.mlp", hidden, config["intermediate_size"])
-            continue
-        yield f"{at}.mlp.gate.weight", (config["num_experts"], hidden)
-        yield f"{at}.mlp.shared_expert_gate.weight", (1, hidden)
-        shared = config["shared_expert_intermediate_size"]
-        yield from _feed_forward(f"{at}.mlp.shared_expert", hidden, shared)
-        for expert in range(config["num_experts"]):
-            name = f"{at}.mlp.experts.{expert}"
-            yield from _feed_forward(name, hidden, config["moe_intermediate_size"])
-
-
-def _feed_forward(at: str, hidden: int, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{at}.gate_proj.weight", (width, hidden)
-    yield f"{at}.up_proj.weight", (width, hidden)
-    yield f"{at}.down_proj.weight", (hidden, width)
+        for name, width in widths.items():
+            yield f"{at}.self_attn.{name}_proj.weight", (width, hidden)
+            yield f"{at}.self_attn.{name}_proj.bias", (width,)
+        yield f"{at}.self_attn.o_proj.weight", (hidden, widths["q"])
+        if "num_experts" in config:
+            yield f"{at}.mlp.gate.weight", (config["num_experts"], hidden)
+            yield f"{at}.mlp.shared_expert_gate.weight", (1, hidden)
+            parts = {"mlp.shared_expert": config["shared_expert_intermediate_size"]}
+            experts = (f"mlp.experts.{expert}" for expert in range(config["num_experts"]))
+            parts |= dict.fromkeys(experts, config["moe_intermediate_size"])
+        else:
+            parts = {"mlp": config["intermediate_size"]}
+        for name, width in parts.items():
+            yield f"{at}.{name}.gate_proj.weight", (width, hidden)
+            yield f"{at}.{name}.up_proj.weight", (width, hidden)
+            yield f"{at}.{name}.down_proj.weight", (hidden, width)
 
 
 def _write_weights(path: Path, tensors: dict[str, tuple[int, ...]], seed: int) -> None:
@@ -156,32 +149,22 @@ def _values(name: str, count: int, random: np.random.Generator) -> bytes:
 
 def _write_tokenizer(folder: Path, vocabulary: int) -> None:
     """One word for each token, so that any token ids can be sent and read back."""
-    words = {word: place for place, word in enumerate(_SPECIAL)}
-    words |= {f"t{place}": place for place in range(len(_SPECIAL), vocabulary)}
+    words = [*_SPECIAL, *(f"t{place}" for place in range(len(_SPECIAL), vocabulary))]
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     special = [
-        {
-            "id": place,
-            "content": word,
-            "special": True,
-            **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
-        }
+        {"id": place, "content": word, "special": True, **plain}
         for place, word in enumerate(_SPECIAL)
     ]
+    places = {word: place for place, word in enumerate(words)}
     tokenizer = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": special,
-        "normalizer": None,
         "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
+        "model": {"type": "WordLevel", "vocab": places, "unk_token": _SPECIAL[0]},
+        **dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder")),
     }
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **dict(zip(("unk_token", "bos_token", "eos_token", "pad_token"), _SPECIAL, strict=True)),
-        "model_max_length": 32768,
-    }
+    names = ("unk_token", "bos_token", "eos_token", "pad_token")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 32768}
+    settings |= dict(zip(names, _SPECIAL, strict=True))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
