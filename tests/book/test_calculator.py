@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from calculator import ported, simulated, translate
 
-from kvpaper import data, evaluate, latency, models, results, scenario
+from kvpaper import combined, data, evaluate, latency, models, results, scenario
 from kvpaper.errors import InputError
 from kvpaper.figures import style
 
@@ -388,7 +388,7 @@ def test_every_formula_at_its_edges(tab):
     inside = (0.1, 0.5, 0.9, 1.0, 30.0)
     functions, calls = [], []
     for name, function in translation.functions.items():
-        if not name.startswith("formulas$") or name.endswith("$require"):
+        if not name.startswith("formulas$") or name.startswith("formulas$_domain"):
             continue
         count = len(inspect.signature(function).parameters)
         for pool in (edges, inside):
@@ -832,40 +832,69 @@ def cell_rows(costs, **at):
             yield results.row(name, 2 * usd, "predicted", cell=cell, **at)
 
 
+def test_the_grid_was_replayed_at_the_prices_that_the_page_tells():
+    assert combined.BASE == simulated.BASE
+
+
 @needs_browser
 def test_four_cells_come_from_the_nearest_replay_or_not_at_all(page, tmp_path, monkeypatch):
-    tab = page("paper")
-    hidden = "[...document.querySelectorAll('.calculator section')].at(-1).hidden"
-    assert tab.evaluate(hidden) is not bool(simulated.cases(scenario.load("paper")))
-
     monkeypatch.setattr(results, "folder", lambda name: tmp_path / name)
-    rows = [
-        *cell_rows((4.0, 3.0, 3.5, 2.0), ttft_slo_s=0.3),
-        *cell_rows((40.0, 30.0, 35.0, 36.0), ttft_slo_s=3.0),
-        *cell_rows((9.0, None, 8.0, None), model="DeepSeek-V3", ttft_slo_s=2.0),
-        *list(cell_rows((1.0, 1.0, 1.0, 1.0), ttft_slo_s=0.31))[:-1],
-        *list(cell_rows((1.0, 1.0, 1.0, 1.0), ttft_slo_s=0.32))[:-8],
-    ]
-    (tmp_path / "paper").mkdir()
-    results.table(rows).to_csv(tmp_path / "paper/70_combined.csv", index=False)
+    section = "[...document.querySelectorAll('.calculator section')].at(-1)"
+    script.cache_clear()
+    assert page("paper").evaluate(f"{section}.hidden") is True
+
+    grid = {"model": "DeepSeek-V3", "trace": "mooncake_synthetic", "tpot_slo_s": 0.04}
+    grid |= {"ceiling": 0.64, "router": "prefix", "scope": "instance"}
+    rows = {
+        "paper": [
+            *cell_rows((4.0, 3.0, 3.5, 2.0), ttft_slo_s=0.3),
+            *cell_rows((40.0, 30.0, 35.0, 30.4), ttft_slo_s=3.0),
+            *list(cell_rows((1.0, 1.0, 1.0, 1.0), ttft_slo_s=0.31))[:-1],
+            *list(cell_rows((1.0, 1.0, 1.0, 1.0), ttft_slo_s=0.32))[:-8],
+        ],
+        "public": [
+            *cell_rows((9.0, None, 8.0, None), ttft_slo_s=2.0, **grid),
+            *cell_rows((1.0, 1.0, 1.0, 1.0), ttft_slo_s=2.0, **grid | {"router": "random"}),
+            *cell_rows((1.0, 1.0, 1.0, 1.0), ttft_slo_s=2.0, **grid | {"scope": "pooled"}),
+            *cell_rows((1.0, 1.0, 1.0, 1.0), ttft_slo_s=2.0, varied="disk", at=1e9, **grid),
+        ],
+    }
+    for name, written in rows.items():
+        (tmp_path / name).mkdir()
+        results.table(written).to_csv(tmp_path / name / "70_combined.csv", index=False)
     cases = simulated.cases(scenario.load("paper"))
-    assert [case["at"]["ttft_slo_s"] for case in cases] == [0.3, 3.0, 2.0, 0.31]
-    assert cases[0]["cells"]["both"] == pytest.approx({"middle": 2.0, "low": 1.9, "high": 2.1})
-    assert cases[2]["cells"]["both"] == {"binding": "tpot"}
+    assert [case["at"]["ttft_slo_s"] for case in cases] == [0.3, 3.0, 0.31, 2.0]
+    both = {"middle": 2.0, "low": 1.9, "high": 2.1, "predicted": 4.0}
+    assert cases[0]["cells"]["both"] == pytest.approx(both)
+    assert cases[3]["cells"]["both"] == {"binding": "tpot"}
+    assert cases[3]["prices"]["host DRAM"] == scenario.load("h200-moe").leaves["prices.dram"].text
 
     script.cache_clear()
     tab = page("paper")
     script.cache_clear()
-    fleet = "[...document.querySelectorAll('.verdict')].at(-1).textContent"
-    nearest = "[...document.querySelectorAll('.told')].at(-1).textContent"
+    fleet = f"{section}.querySelector('.verdict').textContent"
+    nearest = f"{section}.querySelector('.told').textContent.replaceAll('\\u00a0', ' ')"
+    assert tab.evaluate(f"{section}.querySelector('.kind').textContent") == "simulated"
     assert tab.evaluate(fleet) == (
         "Split, tiers: 2\N{NO-BREAK SPACE}USD a million output tokens, "
         "33\N{NO-BREAK SPACE}% below split, HBM only."
     )
-    assert "Llama-3.1-8B, mooncake conversation" in tab.evaluate(nearest)
+    told = tab.evaluate(nearest)
+    assert "Of 4 replayed cases this is the nearest: Llama-3.1-8B, the log mooncake" in told
+    assert "a target of 300 ms for the first token" in told
+    assert "a GPU at 3.50 USD/hour" in told
+    assert "Yours do not move it" not in told
+    assert tab.evaluate("document.querySelectorAll('#calculator-cells .predicted').length") == 4
+    enter(tab, "GPU", 2)
+    enter(tab, "Tokens seen", 50)
     enter(tab, "Target", 1500)
     settle(tab)
     assert tab.evaluate(fleet).startswith("Split, HBM only: 30")
+    assert tab.evaluate(fleet).endswith("Their bands overlap: take neither for the cheaper.")
+    told = tab.evaluate(nearest)
+    assert "a target of 3 s (yours 1.5 s)" in told
+    assert "a ceiling of 37 % (yours 50 %)" in told
+    assert "Yours do not move it" in told
     choose(tab, "model", "deepseek-v3")
     settle(tab)
     assert tab.evaluate(fleet).startswith("One pool, tiers: 8")
@@ -873,7 +902,9 @@ def test_four_cells_come_from_the_nearest_replay_or_not_at_all(page, tmp_path, m
     assert tab.evaluate("document.querySelectorAll('#calculator-cells .cross').length") == 2
     choose(tab, "model", "gpt-oss-20b")
     settle(tab)
-    assert tab.evaluate(hidden) is True
+    assert tab.evaluate(fleet) == "No fleet of this model was replayed."
+    assert "Llama-3.1-8B or DeepSeek-V3" in tab.evaluate(nearest)
+    assert tab.evaluate("document.getElementById('calculator-cells').hidden") is True
 
 
 @needs_browser

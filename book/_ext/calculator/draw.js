@@ -213,7 +213,8 @@ const drawInterval = (figure, words, { spans, time }) => {
 const drawCells = (figure, words, { cells, usd }) => {
   const plot = drawing(figure, 52 + 34 * cells.length, words, { left: 128, right: 14, top: 8, bottom: 44 });
   const { svg, area } = plot;
-  const known = cells.flatMap(({ low, middle, high }) => [low, middle, high]).filter((x) => x > 0);
+  const known = cells.flatMap(({ low, middle, high, predicted }) => [low, middle, high, predicted])
+    .filter((x) => x > 0);
   const most = Math.max(...known, 1e-9) * 1.25;
   const x = scale(0, most, area.left, area.right);
   const power = 10 ** Math.floor(Math.log10(most));
@@ -234,6 +235,7 @@ const drawCells = (figure, words, { cells, usd }) => {
     const told = usd(cell.middle);
     const before = high + 11 + 6.6 * told.length > area.right;
     svg.append(make("g", { class: "cell" },
+      cell.predicted ? line("predicted", x(cell.predicted), y - 9, x(cell.predicted), y + 9) : null,
       line("span", low, y, high, y), dot(at, y, cell.middle === least),
       text(before ? low - 11 : high + 11, y + 4, told, {
         class: "value", "text-anchor": before ? "end" : "start",

@@ -254,8 +254,8 @@ const answerPart = (page, known) => {
     fleet: paragraph("verdict"),
     nearest: paragraph("told"),
     cells: figure("cells",
-      "Cost of each fleet at its own best, with its band over seeds; a cross where the target "
-      + "cannot be met."),
+      "Cost of each fleet at its own best, with its band over seeds; a cross where a target cannot "
+      + "be met. The upright stroke is what the closed form predicts for the same fleet."),
     verdict: paragraph("verdict"),
     left: paragraph("told"),
     lines: list(),
@@ -475,23 +475,32 @@ const answerPart = (page, known) => {
     drawInterval(at.interval, `Break-even interval: ${drawn.join("; ")}.`, { spans, time });
   };
 
-  // The simulated case nearest to the setting: of the same model, then by targets, reuse and trace.
+  // The replayed case nearest to the setting: of the same model, then by targets, reuse and trace.
   const FLEETS = {
     none: "One pool, HBM only", tiered: "One pool, tiers",
     disaggregated: "Split, HBM only", both: "Split, tiers",
   };
-  const tellCells = (scenario) => {
-    const { slo, workload, model } = scenario;
+  const nearestTo = ({ slo, workload, model }) => {
     const factor = (a, b) => Math.abs(Math.log(a / b));
     const apart = ({ at: replayed }) =>
       factor(slo.ttft_s, replayed.ttft_slo_s) + factor(slo.tpot_s, replayed.tpot_slo_s)
       + Math.abs(workload.ceiling - replayed.ceiling) + (replayed.trace === workload.trace ? 0 : 1);
-    const [nearest] = page.cases
+    return page.cases
       .filter((each) => model.name.endsWith(each.at.model))
-      .sort((a, b) => apart(a) - apart(b));
-    simulated.hidden = !nearest;
-    if (!nearest) return;
-    const { ttft_slo_s, tpot_slo_s, ceiling, ...rest } = nearest.at;
+      .sort((a, b) => apart(a) - apart(b))[0];
+  };
+  const tellCells = (scenario) => {
+    simulated.hidden = !page.cases.length;
+    if (simulated.hidden) return;
+    const nearest = nearestTo(scenario);
+    at.cells.hidden = !nearest;
+    if (!nearest) {
+      const models = [...new Set(page.cases.map((each) => each.at.model))];
+      at.fleet.textContent = "No fleet of this model was replayed.";
+      at.nearest.textContent = `Pick ${listed(models).replace(/ and (?=[^,]*$)/, " or ")} to see one.`;
+      return;
+    }
+    const { model, trace, ttft_slo_s, tpot_slo_s, ceiling } = nearest.at;
     const cells = Object.keys(FLEETS).map((name) => ({ name: FLEETS[name], ...nearest.cells[name] }));
     const ranked = cells.filter((cell) => !cell.binding).sort((a, b) => a.middle - b.middle);
     const usd = (x) => `${digits(x)}\u00a0USD`;
@@ -499,16 +508,23 @@ const answerPart = (page, known) => {
     const lead = second
       ? `, ${percent(1 - best.middle / second.middle, 2)} below ${second.name.replace(/^./, (c) => c.toLowerCase())}`
       : "";
-    at.fleet.textContent = best ? `${best.name}: ${usd(best.middle)} a million output tokens${lead}.`
+    const noise = second && (best.high ?? best.middle) >= (second.low ?? second.middle)
+      ? " Their bands overlap: take neither for the cheaper." : "";
+    at.fleet.textContent = best ? `${best.name}: ${usd(best.middle)} a million output tokens${lead}.${noise}`
       : "No fleet meets the targets.";
     const unmet = cells.filter((cell) => cell.binding)
       .map((cell) => `${cell.name} cannot meet the ${cell.binding.toUpperCase()} target.`);
-    const others = Object.values(rest).map((each) => String(each).replaceAll("_", " "));
+    const beside = (told, own, x) => (told(own) === told(x) ? told(x) : `${told(x)} (yours ${told(own)})`);
+    const { slo, workload } = scenario;
+    const paid = Object.entries(nearest.prices).map(([what, price]) => `${what} at ${price}`);
+    const dragged = page.controls.some(({ key, path }) => path[0] === "prices" && key in known.setting());
     at.nearest.textContent =
-      `The nearest case that was replayed: ${others.join(", ")}; targets of ${time(ttft_slo_s)} for the `
-      + `first token and ${time(tpot_slo_s)} for each next one; ceiling ${percent(ceiling)}. A replay `
-      + "answers this, not a formula: the sliders choose among its cases and do not compute. "
-      + unmet.join(" ");
+      `Of ${count(page.cases.length)} replayed cases this is the nearest: ${model}, the log `
+      + `${trace.replaceAll("_", " ")}; a target of ${beside(time, slo.ttft_s, ttft_slo_s)} for the first token `
+      + `and ${beside(time, slo.tpot_s, tpot_slo_s)} for each next one; a ceiling of `
+      + `${beside((x) => percent(x, 2), workload.ceiling, ceiling)}. Its prices: ${listed(paid)}. `
+      + (dragged ? "Yours do not move it: each fleet chose its split and its sizes at those prices. " : "")
+      + "Sliders choose among the cases and compute nothing here. " + unmet.join(" ");
     const drawn = cells.map((cell) => `${cell.name} ${cell.binding ? "not feasible" : usd(cell.middle)}`);
     drawCells(at.cells, `USD per million output tokens: ${drawn.join("; ")}.`, { cells, usd });
   };

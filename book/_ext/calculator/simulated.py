@@ -1,7 +1,8 @@
 """Costs of the four cells out of the results of a replay, case by case.
 
-The rows are ``usd_per_million_output_tokens`` by ``cell`` and ``band``, and ``feasible`` with what
-binds; their other coordinates tell the case. What a file leaves out of these is the scenario's.
+The rows are ``usd_per_million_output_tokens`` by ``cell`` and ``band``, the same by the closed
+form, and ``feasible`` with what binds; their other coordinates tell the case. What a file leaves
+out of these is the scenario's.
 """
 
 import csv
@@ -9,51 +10,66 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvpaper import results
+from kvpaper import answers, results, scenario
 from kvpaper.scenario import Scenario
 
 CELLS = ("none", "disaggregated", "tiered", "both")
+# The scenario at whose prices the published grid was replayed, and which of its cases are shown:
+# it also varies inputs one at a time, the router and who shares a tier.
+BASE = "h200-moe"
+_SHOWN = {"varied": "", "router": "prefix", "scope": "instance"}
 _COST, _FEASIBLE = "usd_per_million_output_tokens", "feasible"
-_OF_A_ROW = {"quantity", "kind", "value", "cell", "band", "binding"}
+_KINDS = ("simulated", "predicted")
 
 
-def cases(scenario: Scenario) -> list[dict[str, Any]]:
-    """Every case with all four cells: its coordinates, and by cell its cost or what binds.
+def cases(own: Scenario) -> list[dict[str, Any]]:
+    """Every case with all four cells: its coordinates, its prices, and the cells.
 
-    >>> from kvpaper import scenario
+    A cell has its cost with the band, and what the closed form predicts, or what binds.
+
     >>> all(set(case["cells"]) == set(CELLS) for case in cases(scenario.load("quick")))
     True
     """
-    own = {
-        "model": scenario.model.name.rpartition("/")[2],
-        "trace": scenario.workload.trace or "generated",
-        "ttft_slo_s": scenario.slo.ttft_s,
-        "tpot_slo_s": scenario.slo.tpot_s,
-        "ceiling": scenario.workload.ceiling,
+    at_home = {
+        "model": own.model.name.rpartition("/")[2],
+        "trace": own.workload.trace or "generated",
+        "ttft_slo_s": own.slo.ttft_s,
+        "tpot_slo_s": own.slo.tpot_s,
+        "ceiling": own.workload.ceiling,
     }
     found: dict[tuple, dict[str, Any]] = {}
-    for name in (scenario.name, "public"):
+    for name, prices in ((own.name, _prices(own)), ("public", _prices(scenario.load(BASE)))):
         for row in _rows(results.folder(name)):
-            at = own | {
-                column: _number(text)
-                for column, text in row.items()
-                if text and column not in _OF_A_ROW
-            }
-            case = found.setdefault(tuple(at.items()), {"at": at, "cells": {}})
+            if name == "public" and any(
+                (row.get(key) or each) != each for key, each in _SHOWN.items()
+            ):
+                continue
+            at = at_home | {key: _number(row[key]) for key in at_home if row.get(key)}
+            new = {"at": at, "prices": prices, "cells": {}}
+            case = found.setdefault((name, *at.values()), new)
             cell = case["cells"].setdefault(row["cell"], {})
             if row["quantity"] == _COST:
-                cell[row.get("band") or "middle"] = float(row["value"])
+                band = "predicted" if row["kind"] == "predicted" else row.get("band") or "middle"
+                cell[band] = float(row["value"])
             elif not float(row["value"]):
                 cell["binding"] = row["binding"]
     return [case for case in found.values() if set(case["cells"]) == set(CELLS)]
+
+
+def _prices(of: Scenario) -> dict[str, str]:
+    """What a GPU and a byte cost there, as written."""
+    written = {leaf["input"]: leaf["written"] for leaf in of.inputs(("prices",))}
+    titles = {"gpu": "a GPU", **answers.TIERS}
+    names = {key: f"prices.{key}" for key in titles}
+    return {titles[key]: written[name] for key, name in names.items() if name in written}
 
 
 def _rows(folder: Path) -> Iterator[dict[str, str]]:
     for path in sorted(folder.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                is_cell = row.get("cell") in CELLS and row["kind"] == "simulated"
-                if is_cell and row["quantity"] in (_COST, _FEASIBLE):
+                known = row["quantity"] in (_COST, _FEASIBLE) and row["kind"] in _KINDS
+                if known and row.get("cell") in CELLS:
                     yield row
 
 
