@@ -6,33 +6,14 @@ number, the marginal ratio, and no unit.
 
 import numpy as np
 
-from kvpaper.formulas._domain import require
-
-
-def _require_tail_exponent(tail_exponent):
-    exponent = np.asarray(tail_exponent)
-    require(
-        (exponent > 0) & (exponent < 1),
-        "tail_exponent",
-        tail_exponent,
-        "a number inside (0, 1)",
-    )
+from kvpaper.formulas._domain import require, require_tail_exponent
 
 
 def _require_tiers(value_ratio, rent_ratio):
-    ratio = np.asarray(value_ratio)
-    require(
-        (ratio >= 0) & (ratio <= 1),
-        "value_ratio",
-        value_ratio,
-        "a ratio from 0 to 1: a hit in the slower tier is worth no more",
-    )
-    require(
-        np.greater(rent_ratio, 0),
-        "rent_ratio",
-        rent_ratio,
-        "a positive ratio: a tier without rent is filled whatever the curve",
-    )
+    expected = "a ratio from 0 to 1: a hit in the slower tier is worth no more"
+    require("value_ratio", value_ratio, expected, least=0, most=1)
+    expected = "a positive ratio: a tier without rent is filled whatever the curve"
+    require("rent_ratio", rent_ratio, expected, above=0)
 
 
 def hit_rate(
@@ -58,7 +39,7 @@ def hit_rate(
     reference_hit_rate, tail_exponent : float or array [1]
     catalogue_ratio : float or array [1], default 1
     """
-    _require_tail_exponent(tail_exponent)
+    require_tail_exponent(tail_exponent)
     filled = np.minimum(np.divide(capacity_bytes, reference_capacity_bytes), catalogue_ratio)
     return reference_hit_rate * np.power(filled, tail_exponent)
 
@@ -92,7 +73,7 @@ def marginal_ratio(
     reference_capacity_bytes : float or array [B]
     rent_usd_per_byte_s : float or array [USD/B/s]
     """
-    _require_tail_exponent(tail_exponent)
+    require_tail_exponent(tail_exponent)
     benefit = prompt_tokens_per_s * value_usd_per_token * reference_hit_rate * tail_exponent
     with np.errstate(divide="ignore"):
         return np.divide(benefit, reference_capacity_bytes * rent_usd_per_byte_s)
@@ -119,8 +100,8 @@ def break_even_capacity(marginal_ratio, tail_exponent, catalogue_ratio=np.inf):
     marginal_ratio, tail_exponent : float or array [1]
     catalogue_ratio : float or array [1], default inf
     """
-    require(np.greater_equal(marginal_ratio, 0), "marginal_ratio", marginal_ratio, "a ratio >= 0")
-    _require_tail_exponent(tail_exponent)
+    require("marginal_ratio", marginal_ratio, "a ratio >= 0", least=0)
+    require_tail_exponent(tail_exponent)
     with np.errstate(over="ignore"):
         balanced = np.power(np.asarray(marginal_ratio, float), 1 / np.subtract(1, tail_exponent))
     return np.minimum(catalogue_ratio, balanced)
@@ -145,7 +126,7 @@ def price_elasticity(tail_exponent):
     ----------
     tail_exponent : float or array [1]
     """
-    _require_tail_exponent(tail_exponent)
+    require_tail_exponent(tail_exponent)
     return -1 / np.subtract(1, tail_exponent)
 
 
@@ -168,13 +149,8 @@ def tail_exponent_from_zipf(zipf_exponent):
     ----------
     zipf_exponent : float or array [1]
     """
-    exponent = np.asarray(zipf_exponent)
-    require(
-        (exponent > 0) & (exponent < 1),
-        "zipf_exponent",
-        zipf_exponent,
-        "a number inside (0, 1); at 1 and above the hit rate is no power of the capacity",
-    )
+    expected = "a number inside (0, 1); at 1 and above the hit rate is no power of the capacity"
+    require("zipf_exponent", zipf_exponent, expected, above=0, below=1)
     return 1 - zipf_exponent
 
 

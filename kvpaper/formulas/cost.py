@@ -424,15 +424,11 @@ def disaggregated_gpu_time(
 
 
 def _require_tpot(tpot_slo_s, decode_floor_s):
-    require(
-        np.greater(tpot_slo_s, decode_floor_s),
-        "tpot_slo_s",
-        tpot_slo_s,
-        "a target above the floor of a decode step",
-    )
+    expected = "a target above the floor of a decode step"
+    require("tpot_slo_s", tpot_slo_s, expected, above=decode_floor_s)
 
 
 def _require_costs(none, disaggregated, tiered, both):
     costs = {"none": none, "disaggregated": disaggregated, "tiered": tiered, "both": both}
     for name, cost in costs.items():
-        require(np.greater(cost, 0), name, cost, "a positive cost")
+        require(name, cost, "a positive cost", above=0)

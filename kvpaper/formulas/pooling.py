@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from kvpaper.formulas._domain import require
-
-_SERVERS = "at least one server"
+from kvpaper.formulas._domain import require_servers, require_tail_exponent
 
 
 def pooled_gain(servers, tail_exponent):
@@ -27,14 +25,8 @@ def pooled_gain(servers, tail_exponent):
     ----------
     servers, tail_exponent : float or array [1]
     """
-    exponent = np.asarray(tail_exponent)
-    require(np.greater_equal(servers, 1), "servers", servers, _SERVERS)
-    require(
-        (exponent > 0) & (exponent < 1),
-        "tail_exponent",
-        tail_exponent,
-        "a number inside (0, 1)",
-    )
+    require_servers(servers)
+    require_tail_exponent(tail_exponent)
     return np.power(np.asarray(servers, float), tail_exponent)
 
 
@@ -55,7 +47,7 @@ def random_routing_hit_probability(earlier_uses, servers):
     ----------
     earlier_uses, servers : float or array [1]
     """
-    require(np.greater_equal(servers, 1), "servers", servers, _SERVERS)
+    require_servers(servers)
     return 1 - np.power(1 - np.divide(1, servers), earlier_uses)
 
 
@@ -77,5 +69,5 @@ def expected_copies(uses, servers):
     ----------
     uses, servers : float or array [1]
     """
-    require(np.greater_equal(servers, 1), "servers", servers, _SERVERS)
+    require_servers(servers)
     return servers * (1 - np.power(1 - np.divide(1, servers), uses))

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from kvpaper.formulas._domain import require
-
-_LOAD = "a load from 0 to below 1; at 1 or more there is no steady state, the queue never ends"
+from kvpaper.formulas._domain import require_load, require_servers
 
 
 def wait_probability(offered_load, servers):
@@ -26,8 +24,8 @@ def wait_probability(offered_load, servers):
     ----------
     offered_load, servers : float or array [1]
     """
-    _require_load(offered_load)
-    require(np.greater_equal(servers, 1), "servers", servers, "at least one server")
+    require_load(offered_load)
+    require_servers(servers)
     return np.power(offered_load, np.sqrt(2 * (np.asarray(servers, float) + 1)) - 1)
 
 
@@ -115,10 +113,5 @@ def mean_tpot(requests_per_s, output_tokens, decode_floor_s, decode_s_per_token,
     offered_load : float or array [1]
     """
     load = offered_load + requests_per_s * decode_s_per_token * np.asarray(output_tokens)
-    _require_load(load)
+    require_load(load)
     return decode_floor_s / (1 - load)
-
-
-def _require_load(offered_load):
-    load = np.asarray(offered_load)
-    require((load >= 0) & (load < 1), "offered_load", offered_load, _LOAD)

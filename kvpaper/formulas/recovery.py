@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvpaper.formulas._domain import require
+from kvpaper.formulas._domain import require_load
 
 
 def fetch_time(kv_bytes, read_bytes_per_s, access_latency_s):
@@ -379,11 +379,5 @@ def shared_fetch_time(kv_bytes, read_bytes_per_s, access_latency_s, offered_load
     access_latency_s : float or array [s]
     offered_load : float or array [1]
     """
-    load = np.asarray(offered_load)
-    require(
-        (load >= 0) & (load < 1),
-        "offered_load",
-        offered_load,
-        "a load from 0 to below 1; at 1 or more there is no steady state, the queue never ends",
-    )
+    require_load(offered_load)
     return access_latency_s + kv_bytes / (read_bytes_per_s * (1 - offered_load))

@@ -92,12 +92,8 @@ def kv_bytes(
     state_bytes : float or array [B], default 0
     resume_points : float or array [1], default 1
     """
-    require(
-        np.greater_equal(resume_points, 1),
-        "resume_points",
-        resume_points,
-        "at least one point at which the prefix can be resumed",
-    )
+    expected = "at least one point at which the prefix can be resumed"
+    require("resume_points", resume_points, expected, least=1)
     points = np.asarray(resume_points)
     kept_tokens = np.minimum(np.asarray(tokens)[..., None], points[..., None] * window_tokens)
     grown = np.sum(layers * elements_per_token * element_bytes * kept_tokens, axis=-1)

@@ -62,8 +62,7 @@ def ttft(queue_wait_s, fetch_time_s, prefill_time_s, visible_transfer_time_s, qu
     queue_wait_s, fetch_time_s, prefill_time_s, visible_transfer_time_s : float or array [s]
     queue_overlap : float or array [1], default 0
     """
-    overlap = np.asarray(queue_overlap)
-    require((overlap >= 0) & (overlap <= 1), "queue_overlap", queue_overlap, _OVERLAP)
+    require("queue_overlap", queue_overlap, _OVERLAP, least=0, most=1)
     fetched = (1 - queue_overlap) * queue_wait_s + fetch_time_s
     return np.maximum(queue_wait_s, fetched) + prefill_time_s + visible_transfer_time_s
 
@@ -94,8 +93,7 @@ def ttft_slack(
     ttft_slo_s, queue_wait_s, prefill_time_s, visible_transfer_time_s : float or array [s]
     queue_overlap : float or array [1], default 0
     """
-    overlap = np.asarray(queue_overlap)
-    require((overlap >= 0) & (overlap <= 1), "queue_overlap", queue_overlap, _OVERLAP)
+    require("queue_overlap", queue_overlap, _OVERLAP, least=0, most=1)
     left = np.subtract(ttft_slo_s, prefill_time_s) - visible_transfer_time_s
     charged = np.where(queue_wait_s <= left, (1 - queue_overlap) * queue_wait_s, queue_wait_s)
     return left - charged
