@@ -75,13 +75,10 @@ class Curve:
 
     Attributes
     ----------
-    rate : str
-        A key of ``RATES``.
     hits : float64 array, shape (U + 1,)
         Hit rate of an LRU cache of C blocks at index C.
     """
 
-    rate: str
     hits: np.ndarray
 
     @property
@@ -124,7 +121,7 @@ def hit_curve(
     if rate == "block":
         hits = np.empty(distances.cold + 1)
         _block_hits(distances.starts, distances.firsts, distances.references, hits)
-        return Curve(rate, hits)
+        return Curve(hits)
     hits = np.zeros(distances.cold + 1)
     full = 0 if trace.unit_tokens is not None else trace.block_tokens  # a component is always full
     _weigh(
@@ -134,7 +131,7 @@ def hit_curve(
     filled = np.count_nonzero(trace.blocks_per_request)
     total = filled if rate.startswith("request_mean") else hits.sum()
     _accumulate(hits, float(total or 1))
-    return Curve(rate, hits)
+    return Curve(hits)
 
 
 def ceilings(trace: BlockTrace, distances: Distances) -> dict[str, float]:

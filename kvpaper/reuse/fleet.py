@@ -27,7 +27,7 @@ def window_curves(trace: BlockTrace, distances: Distances, windows: int) -> list
     for start, stop in pairwise(starts):
         counts = np.bincount(expanded[start:stop], minlength=distances.cold + 1)
         hits = np.concatenate([[0], np.cumsum(counts[:-1])]) / max(stop - start, 1)
-        curves.append(Curve("block", hits))
+        curves.append(Curve(hits))
     return curves
 
 

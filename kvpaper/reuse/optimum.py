@@ -13,6 +13,8 @@ import numpy as np
 from kvpaper.formulas.capacity import break_even_capacity
 from kvpaper.reuse.curve import Curve
 
+_PRICES = 61
+
 
 @numba.njit(cache=True)
 def _hull(hits, vertices):
@@ -52,13 +54,13 @@ class Hull:
         segment = np.searchsorted(-self.slopes, -np.asarray(price_ratio, float), "left")
         return self.capacities_blocks[segment]
 
-    def jumps(self, factor: float = 2.0) -> list[dict[str, float]]:
-        """Prices at which the optimum leaps from one vertex to another ``factor`` times as large.
+    def jumps(self) -> list[dict[str, float]]:
+        """Prices at which the optimum leaps from one vertex to one more than twice as large.
 
         The leap from 0 is one of them: it is the price above which nothing is worth buying.
         """
         below, above = self.capacities_blocks[:-1], self.capacities_blocks[1:]
-        wide = np.flatnonzero(above > factor * below)
+        wide = np.flatnonzero(above > 2 * below)
         return [
             {
                 "price_ratio": float(self.slopes[i]),
@@ -98,12 +100,7 @@ class Comparison:
 
 
 def compare(
-    curve: Curve,
-    upper: Hull,
-    beta: float,
-    scale: float,
-    range_blocks: tuple[float, float],
-    points: int = 61,
+    curve: Curve, upper: Hull, beta: float, scale: float, range_blocks: tuple[float, float]
 ) -> Comparison | None:
     """Price a curve and its power law at every price whose optimum is in a range of capacities.
 
@@ -117,7 +114,7 @@ def compare(
         return None
     # A vertex is the optimum for prices between the slopes on its two sides.
     dearest, cheapest = upper.slopes[vertices[0] - 1], upper.slopes[vertices[-1]]
-    price_ratio = np.geomspace(dearest, cheapest, points + 2)[1:-1]
+    price_ratio = np.geomspace(dearest, cheapest, _PRICES + 2)[1:-1]
     best = upper.optimum_blocks(price_ratio)
     closed = break_even_capacity(scale * beta / price_ratio, beta, float(curve.saturation_blocks))
     gain = net_value(curve, best, price_ratio)

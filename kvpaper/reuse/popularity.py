@@ -39,7 +39,7 @@ class Popularity:
     rivals: dict[str, float]
 
 
-def fit_popularity(trace: BlockTrace, resamples: int = 50, seed: int = 0) -> Popularity | None:
+def fit_popularity(trace: BlockTrace, resamples: int = 50) -> Popularity | None:
     """Fit the number of uses per block by the method of Clauset, Shalizi and Newman.
 
     None where fewer than fifty blocks are used twice or more.
@@ -52,7 +52,7 @@ def fit_popularity(trace: BlockTrace, resamples: int = 50, seed: int = 0) -> Pop
     exponent, least, distance = _best_cutoff(values, counts)
     tail = values >= least
     size, body = int(counts[tail].sum()), int(counts[~tail].sum())
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     further = 0
     for _ in range(resamples):
         from_tail = random.binomial(size + body, size / (size + body))

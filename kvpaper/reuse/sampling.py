@@ -55,108 +55,88 @@ class SampledCurve:
 
 
 @numba.njit(cache=True)
-def _slot(keys, weights, key):
-    """Place of ``key`` in a table of open addresses, or the free one (of no weight) for it."""
-    mask = len(keys) - 1
-    slot = np.int64(mixed(key) & np.uint64(mask))
-    while weights[slot] and keys[slot] != key:
-        slot = (slot + 1) & mask
-    return slot
+def _hashes(ids, salt):
+    hashes = np.empty(len(ids), np.uint64)
+    for i in range(len(ids)):
+        hashes[i] = mixed(np.uint64(np.int64(ids[i])) ^ salt)
+    return hashes
 
 
 @numba.njit(cache=True)
-def _advance(counts, ids, hot, prefix, every, seed, edges, table, line, scalars, histogram):
-    """One chunk; ``scalars``: positions used, weight alive, blocks kept, references kept.
+def _advance(
+    counts, ids, hashes, likely, kept, weights, prefix, every, tree, last, state, edges, histogram
+):
+    """One chunk of references, of which those that are not ``likely`` kept are passed over.
 
-    ``hot`` is (keys, weights), ``table`` (keys, weights, last positions), ``line`` (Fenwick tree,
-    slot at a position).
-    ``histogram`` has a row for hot blocks, then a row a group; its last column takes first uses.
+    ``kept`` are the ids that count, in order; ``weights`` and ``last`` their weights and positions
+    on a line of time, -1 before the first use; ``tree`` counts the weights along it. ``state``:
+    positions used, weight alive, references kept. ``histogram`` has a row for hot blocks, then a
+    row a group; its last column takes first uses.
     """
-    keys, weights, last = table
-    tree, owner = line
-    salt = mixed(np.int64(seed) + 1)
-    within = ~np.uint64(0) // np.uint64(every)
-    kept = np.empty(counts.max() if len(counts) else 0, np.int64)
+    slots = np.empty(counts.max() if len(counts) else 0, np.int64)
     begin = 0
     for request in range(len(counts)):
         found, deepest = 0, np.int64(0)
         for i in range(begin, begin + counts[request]):
-            key = np.int64(ids[i])
-            share = mixed(np.uint64(key) ^ salt)
-            # Most blocks are neither: the small table of hot ones, which stays close, tells.
-            if share > within and not hot[1][_slot(hot[0], hot[1], key)]:
+            if not likely[i]:
                 continue
-            slot = _slot(keys, weights, key)
-            if not weights[slot]:
-                is_hot = hot[1][_slot(hot[0], hot[1], key)]
-                keys[slot], weights[slot], last[slot] = key, 1 if is_hot else every, -1
-                scalars[2] += 1
+            slot = np.searchsorted(kept, ids[i])
+            if slot == len(kept) or kept[slot] != ids[i]:
+                continue
             row = 0
             if weights[slot] > 1 or every == 1:
-                row = 1 + np.int64(share % np.uint64(histogram.shape[0] - 1))
+                row = 1 + np.int64(hashes[i] % np.uint64(GROUPS))
             distance = np.int64(2**62)
             if last[slot] >= 0:
-                distance, node = scalars[1], last[slot] + 1
+                distance, node = state[1], last[slot] + 1
                 while node > 0:
                     distance -= tree[node]
                     node &= node - 1
             deepest = max(deepest, distance) if prefix else distance
-            column = np.searchsorted(edges, deepest, "right")
-            histogram[row, column] += 1
-            kept[found] = slot
+            histogram[row, np.searchsorted(edges, deepest, "right")] += 1
+            slots[found] = slot
             found += 1
         begin += counts[request]
-        scalars[3] += found
-        for j in range(found - 1, -1, -1):
-            slot = kept[j]
+        state[2] += found
+        for slot in slots[:found][::-1]:
             if last[slot] >= 0:
-                add(tree, len(owner), last[slot], -weights[slot])
-                owner[last[slot]] = -1
+                add(tree, len(tree) - 1, last[slot], -weights[slot])
             else:
-                scalars[1] += weights[slot]
-            last[slot] = scalars[0]
-            owner[last[slot]] = slot
-            add(tree, len(owner), last[slot], weights[slot])
-            scalars[0] += 1
+                state[1] += weights[slot]
+            last[slot] = state[0]
+            add(tree, len(tree) - 1, last[slot], weights[slot])
+            state[0] += 1
 
 
-@numba.njit(cache=True)
-def _rebuild(table, line, scalars, fresh, fresh_line):
-    """Moves all to ``fresh`` tables; positions on the line of time close up, order kept."""
-    keys, weights, last = fresh
-    tree, owner = fresh_line
-    position = 0
-    for slot in line[1][: scalars[0]]:
-        if slot >= 0:
-            place = _slot(keys, weights, table[0][slot])
-            keys[place], weights[place], last[place] = table[0][slot], table[1][slot], position
-            owner[position] = place
-            add(tree, len(owner), position, weights[place])
-            position += 1
-    scalars[0] = position
+def _closed_up(last: np.ndarray, weights: np.ndarray, room: int) -> np.ndarray:
+    """Close up the positions on the line of time, order kept; its tree, with room for more."""
+    order = np.argsort(last)[np.count_nonzero(last < 0) :]
+    last[order] = np.arange(len(order))
+    reach = np.cumsum(np.concatenate([[0], weights[order], np.zeros(room, np.int64)]))
+    nodes = np.arange(len(reach))
+    return reach - reach[nodes & (nodes - 1)]
 
 
-def _tables(blocks: int, positions: int) -> tuple[tuple, tuple]:
-    size = 1 << int(2 * blocks + 64).bit_length()
-    table = tuple(np.zeros(size, np.int64) for _ in range(3))
-    return table, (np.zeros(positions + 1, np.int64), np.full(positions, -1, np.int64))
+def _to_keep(
+    chunks: Chunks, within: int, salt: np.uint64, hot_blocks: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of the blocks in the sample and of hot ones, in order; and the hot ones alone.
 
-
-def hottest(chunks: Chunks, most: int, share: float = HOT_SHARE) -> np.ndarray:
-    """Ids of at most ``most`` blocks that take more than ``share`` of the references each.
-
-    Judged by a sample of requests, about half a million references of each chunk at most.
+    Hot are at most ``hot_blocks`` that take more than ``HOT_SHARE`` of the references each, judged
+    by a sample of requests, about half a million references of each chunk at most.
     """
-    counted, total = Counter(), 0
+    sampled, counted, total = [], Counter(), 0
     for counts, ids in chunks():
+        sampled.append(np.unique(ids[_hashes(ids, salt) <= within]))
         step = max(1, len(ids) // 500_000)
         chosen = np.repeat(np.arange(len(counts)) % step == 0, counts)
         values, times = np.unique(ids[chosen], return_counts=True)
         total += int(times.sum())
-        often = np.argsort(times)[::-1][: 4 * most]
+        often = np.argsort(times)[::-1][: 4 * hot_blocks]
         counted.update(dict(zip(values[often].tolist(), times[often].tolist(), strict=True)))
-    hot = [block for block, uses in counted.most_common(most) if uses > share * total]
-    return np.array(hot, np.int64)
+    hot = [block for block, uses in counted.most_common(hot_blocks) if uses > HOT_SHARE * total]
+    hot = np.array(hot, np.int64)
+    return np.unique(np.concatenate([*sampled, hot])), hot
 
 
 def sampled_curve(
@@ -178,45 +158,33 @@ def sampled_curve(
     prefix : bool
         As in a block trace.
     """
-    hot = hottest(chunks, hot_blocks) if hot_blocks and every > 1 else np.empty(0, np.int64)
+    salt, within = np.uint64(mixed(np.int64(seed) + 1)), np.uint64((2**64 - 1) // every)
+    kept, hot = _to_keep(chunks, within, salt, hot_blocks if every > 1 else 0)
+    weights = np.where(np.isin(kept, hot), 1, every)
+    near_hot = np.zeros(2**16, bool)
+    near_hot[_hashes(hot, salt) % 2**16] = True
     octaves = np.geomspace(1024, 2**42, 38 * 128).astype(np.int64)
     edges = np.concatenate([np.arange(1, 1024), octaves])
     histogram = np.zeros((1 + GROUPS, len(edges) + 1), np.int64)
-    scalars, references = np.zeros(4, np.int64), 0
-    hot_keys, hot_weights, _ = _tables(len(hot), 0)[0]
-    for key in hot.tolist():
-        place = _slot(hot_keys, hot_weights, key)
-        hot_keys[place], hot_weights[place] = key, 1
-    table, line = _tables(0, 0)
+    last, tree = np.full(len(kept), -1), np.zeros(1, np.int64)
+    state, references = np.zeros(3, np.int64), 0
     for counts, ids in chunks():
         references += len(ids)
-        for part_counts, part_ids in _pieces(np.asarray(counts), np.asarray(ids)):
-            # What a piece may add is known only from above; half of it is a fair start.
-            need = int(scalars[0]) + len(part_ids)
-            if need > len(line[1]) or 2 * (int(scalars[2]) + len(part_ids)) > len(table[0]):
-                kept = int(scalars[2]) + len(part_ids)
-                fresh = _tables(kept, 2 * kept)
-                _rebuild(table, line, scalars, *fresh)
-                table, line = fresh
-            _advance(
-                part_counts, part_ids, (hot_keys, hot_weights), prefix, every, seed, edges,
-                table, line, scalars, histogram,
-            )  # fmt: skip
-    return _estimate(histogram, edges, every, references, scalars, len(hot))
+        hashes = _hashes(ids, salt)
+        likely = (hashes <= within) | near_hot[hashes % 2**16]
+        most = np.count_nonzero(likely)
+        if state[0] + most >= len(tree):
+            tree = _closed_up(last, weights, most + len(kept))
+            state[0] = np.count_nonzero(last >= 0)
+        _advance(
+            counts, ids, hashes, likely, kept, weights, prefix, every, tree, last, state, edges,
+            histogram,
+        )  # fmt: skip
+    unique = len(hot) + every * (len(kept) - len(hot))
+    return _estimate(histogram, edges, every, references, int(state[2]), unique)
 
 
-def _pieces(counts: np.ndarray, ids: np.ndarray, most: int = 2**18):
-    """Pieces of a chunk of about ``most`` references, cut between requests."""
-    ends = np.cumsum(counts)
-    begin = 0
-    while begin < len(counts):
-        start = int(ends[begin - 1]) if begin else 0
-        stop = max(begin + 1, int(np.searchsorted(ends, start + most, "right")))
-        yield counts[begin:stop], ids[start : int(ends[stop - 1])]
-        begin = stop
-
-
-def _estimate(histogram, edges, every, references, scalars, hot_blocks) -> SampledCurve:
+def _estimate(histogram, edges, every, references, kept_references, unique) -> SampledCurve:
     """Hot references count for themselves; the sampled ones give a rate for all others."""
     reach = np.cumsum(histogram[:, :-1], axis=1)
     hot_references, group_references = int(histogram[0].sum()), histogram[1:].sum(axis=1)
@@ -235,5 +203,4 @@ def _estimate(histogram, edges, every, references, scalars, hot_blocks) -> Sampl
     error = np.sqrt((error * others / max(references, 1)) ** 2 + sideways**2 + single**2)
     if every == 1:
         error[:] = 0.0
-    unique = hot_blocks + every * (int(scalars[2]) - hot_blocks)
-    return SampledCurve(edges, hits, error, references, int(scalars[3]), unique)
+    return SampledCurve(edges, hits, error, references, kept_references, unique)

@@ -15,6 +15,7 @@ LEAST_BLOCKS = 20
 CAPACITIES = 400
 POINTS = 40
 TIME_BLOCKS = 20
+RESAMPLES = 200
 BAND = (0.02, 0.9)
 
 ACCEPTED_R2 = 0.98
@@ -92,9 +93,7 @@ def fitted(x: np.ndarray, y: np.ndarray) -> PowerLaw:
     return PowerLaw(float(beta), float(np.exp(intercept)), float(r2), ends, thirds)
 
 
-def fit_tail(
-    trace: BlockTrace, distances: Distances, curve: Curve, resamples: int = 200, seed: int = 0
-) -> Tail | None:
+def fit_tail(trace: BlockTrace, distances: Distances, curve: Curve) -> Tail | None:
     """Fit the block curve of a trace; None where it has no tail to fit."""
     largest = curve.saturation_blocks
     if largest <= LEAST_BLOCKS:
@@ -114,9 +113,9 @@ def fit_tail(
         ]
     )
     references = np.diff(starts)
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     betas = []
-    for _ in range(resamples):
+    for _ in range(RESAMPLES):
         drawn = random.integers(0, TIME_BLOCKS, TIME_BLOCKS)
         hits = below[drawn].sum(axis=0) / max(references[drawn].sum(), 1)
         again = even_points(capacities, hits[:-1], hits[-1])
@@ -133,9 +132,9 @@ def _between(curve: Curve, capacities: np.ndarray) -> np.ndarray:
     return low + (capacities - below) * (high - low)
 
 
-def elasticity(curve: Curve, capacities: np.ndarray, width: float = 2.0) -> np.ndarray:
-    """Local elasticity ``d ln H / d ln C`` over a factor ``width``; NaN without hits."""
-    side = np.sqrt(width)
+def elasticity(curve: Curve, capacities: np.ndarray) -> np.ndarray:
+    """Local elasticity ``d ln H / d ln C`` over a factor of two; NaN without hits."""
+    side = np.sqrt(2.0)
     low, high = (np.maximum(np.asarray(capacities) * f, 1.0) for f in (1 / side, side))
     with np.errstate(divide="ignore", invalid="ignore"):
         rise = np.log(_between(curve, high)) - np.log(_between(curve, low))

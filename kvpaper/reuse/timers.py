@@ -16,6 +16,7 @@ from kvpaper.reuse.optimum import hull
 from kvpaper.traces.block_trace import BlockTrace
 
 _TIMERS = 1000
+_BINS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +97,16 @@ def best_timer(gaps: Gaps, break_even_s: float) -> float:
     return float(timers_s[int(np.argmin(costs))])
 
 
-def hazard_timer(gaps: Gaps, break_even_s: float, bins: int = 20) -> float:
+def hazard_timer(gaps: Gaps, break_even_s: float) -> float:
     """Stop keeping where the hazard of a next use falls below the rent over the value [s].
 
-    The hazard is uses over block-seconds at risk, in bins of equally many uses. Zero if it never
-    exceeds ``1 / break_even_s``.
+    The hazard is uses over block-seconds at risk, in twenty bins of equally many uses. Zero if it
+    never exceeds ``1 / break_even_s``.
     """
     if not len(gaps.gap_s):
         return 0.0
     share = np.cumsum(gaps.gaps) / gaps.gaps.sum()
-    edges = gaps.gap_s[np.searchsorted(share, np.linspace(0, 1, bins + 1)[1:] - 1e-12)]
+    edges = gaps.gap_s[np.searchsorted(share, np.linspace(0, 1, _BINS + 1)[1:] - 1e-12)]
     edges = np.concatenate([[0.0], np.unique(edges[edges > 0])])
     ages = np.concatenate([gaps.gap_s, gaps.remaining_s])
     weights = np.concatenate([gaps.gaps, gaps.remaining])

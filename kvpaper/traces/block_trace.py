@@ -33,7 +33,7 @@ class BlockTrace:
         Number of the session, -1 where the log names none.
     offsets : int64 array, shape (R + 1,)
         Request ``i`` refers to ``blocks[offsets[i]:offsets[i + 1]]``, first block first.
-    blocks : int32 array (int64 from 2**31 blocks on), shape (N,)
+    blocks : int32 array (int64 from 2**31 references on), shape (N,)
         Block numbers 0..U-1 in order of first appearance.
     block_tokens : int
         Tokens of a full block; 0 if the log says nothing of prefixes (arrivals only).
@@ -103,7 +103,7 @@ class BlockTrace:
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         starts = self.offsets[:-1][requests]
         raw = self.blocks[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])]
-        blocks, first = dense_ids(raw)
+        blocks, kept = dense_ids(raw)
         return replace(
             self,
             arrival_s=self.arrival_s[requests],
@@ -112,7 +112,7 @@ class BlockTrace:
             session=self.session[requests],
             offsets=offsets,
             blocks=blocks,
-            unit_tokens=None if self.unit_tokens is None else self.unit_tokens[raw[first]],
+            unit_tokens=None if self.unit_tokens is None else self.unit_tokens[kept],
         )
 
 

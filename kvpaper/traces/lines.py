@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import io
+import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,6 +59,17 @@ def open_bytes(path: Path) -> BinaryIO:
             return open(path, "rb", buffering=2**20)
 
 
+def _skip(file: BinaryIO, most: float) -> int:
+    """Read on to the end of a line, or for ``most`` bytes; how many were read."""
+    skipped = 0
+    while skipped < most:
+        part = file.readline(min(most - skipped, 2**20))
+        skipped += len(part)
+        if not part or part.endswith(b"\n"):
+            break
+    return skipped
+
+
 def lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes | DamagedError]:
     """Lines that begin in bytes ``start`` to ``stop`` of a file (of a plain one, if not all).
 
@@ -69,30 +81,19 @@ def lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes
         if start:
             # The line that is under way belongs to the part before, unless it just ended.
             file.seek(start - 1)
-            position = start - 1
-            while position < stop:
-                rest = file.readline(min(stop - position, 2**20))
-                position += len(rest)
-                if not rest or rest.endswith(b"\n"):
-                    break
-            else:
-                return
+            position += _skip(file, stop - start + 1) - 1
         while stop is None or position < stop:
             try:
-                line = file.readline(LONGEST_LINE_BYTES)
-                if position == 0 and line.startswith(codecs.BOM_UTF8):
-                    position, line = len(codecs.BOM_UTF8), line[len(codecs.BOM_UTF8) :]
-                position += len(line)
-                overlong = len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n")
-                while overlong:
-                    rest = file.readline(2**20)
-                    position += len(rest)
-                    overlong = bool(rest) and not rest.endswith(b"\n")
-                    line = None
+                read = file.readline(LONGEST_LINE_BYTES)
+                line = read if position else read.removeprefix(codecs.BOM_UTF8)
+                position += len(read)
+                endless = len(read) == LONGEST_LINE_BYTES and not read.endswith(b"\n")
+                if endless:
+                    position += _skip(file, math.inf)
             except BROKEN_STREAM as error:
                 yield DamagedError(f"a stream that breaks off ({error})", "a whole file")
                 return
-            if line is None:
+            if endless:
                 longest = f"at most {LONGEST_LINE_BYTES // 2**20} MiB"
                 yield DamagedError("a line without end", longest)
             elif line:

@@ -177,10 +177,10 @@ def _joined(stream: Stream, odd: list[str]) -> BlockTrace:
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     for batch in batches:
         batch.ids = np.empty(0, np.int64)  # the copy in ``raw`` is enough
-    blocks, first = dense_ids(raw)
+    blocks, ids = dense_ids(raw)
     prefix, block_tokens = stream.format.prefix, stream.block_tokens
-    units = None if prefix else _unit_tokens(batches, raw[first], input_tokens, len(raw), odd)
-    del raw, first
+    units = None if prefix else _unit_tokens(batches, ids, input_tokens, len(raw), odd)
+    del raw
     trace = BlockTrace(
         arrival_s - arrival_s.min(), input_tokens, output_tokens, session,
         offsets, blocks, block_tokens, units, prefix,
@@ -199,30 +199,27 @@ def _chained(trace: BlockTrace) -> BlockTrace:
     """A trace of components as one of prefixes: a block stands for itself and all before it."""
     from kvpaper.traces.dense import chained_ids, dense_ids
 
-    blocks, first = dense_ids(chained_ids(trace.offsets, trace.blocks))
-    units = trace.unit_tokens[trace.blocks[first]]
+    blocks, ids = dense_ids(chained_ids(trace.offsets, trace.blocks))
+    units = np.empty(len(ids), np.int32)
+    units[blocks] = trace.reference_tokens
     return replace(trace, blocks=blocks, unit_tokens=units, prefix=True)
 
 
 def _session_codes(batches: list[Batch]) -> np.ndarray:
     """Numbers of sessions; a chat that continues a known one has its number."""
+    session = np.full(sum(len(batch.arrival_s) for batch in batches), -1, np.int32)
     codes: dict[str, int] = {}
-    session = []
-    sessions = 0
+    first = sessions = 0
     for batch in batches:
-        if batch.sessions is None:
-            session.append(np.full(len(batch.arrival_s), -1, np.int32))
-            continue
-        numbers = np.full(len(batch.sessions), -1, np.int32)
-        for row, (own, parent) in enumerate(batch.sessions):
+        for row, (own, parent) in enumerate(batch.sessions or (), first):
             if own is None:
                 continue
             code = codes.get(own if parent is None else parent)
             if code is None:
                 code, sessions = sessions, sessions + 1
-            codes[own] = numbers[row] = code
-        session.append(numbers)
-    return np.concatenate(session)
+            codes[own] = session[row] = code
+        first += len(batch.arrival_s)
+    return session
 
 
 def _unit_tokens(

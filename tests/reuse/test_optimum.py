@@ -13,7 +13,7 @@ steps = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
 def curve_of(gains: list[float]) -> Curve:
     hits = np.concatenate([[0.0], np.cumsum(gains)])
-    return Curve("block", hits / max(hits[-1], 1.0))
+    return Curve(hits / max(hits[-1], 1.0))
 
 
 @settings(deadline=None)
@@ -48,7 +48,7 @@ def test_an_s_shaped_curve_jumps():
 
 
 def test_closed_form_is_right_where_the_curve_is_a_power_law():
-    curve = Curve("block", 0.6 * (np.arange(100_001) / 100_000) ** 0.5)
+    curve = Curve(0.6 * (np.arange(100_001) / 100_000) ** 0.5)
     compared = optimum.compare(curve, optimum.hull(curve), 0.5, 0.6 / 100_000**0.5, (2000, 50_000))
     assert compared.closed_form_blocks == pytest.approx(compared.optimum_blocks, rel=0.01)
     assert compared.loss.max() < 2e-3

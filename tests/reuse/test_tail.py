@@ -55,7 +55,7 @@ CAPACITIES = np.arange(40_001)
 
 @pytest.mark.parametrize("beta", [0.2, 0.5, 0.8])
 def test_a_power_law_made_by_hand_is_recovered_and_accepted(beta):
-    curve = Curve("block", 0.6 * (CAPACITIES / CAPACITIES[-1]) ** beta)
+    curve = Curve(0.6 * (CAPACITIES / CAPACITIES[-1]) ** beta)
     points = np.geomspace(20, 40_000, tail.CAPACITIES)
     law = tail.fitted(*tail.even_points(points, curve.at(np.floor(points)), curve.ceiling))
     assert law.beta == pytest.approx(beta, abs=0.01)
@@ -68,7 +68,7 @@ def test_a_power_law_made_by_hand_is_recovered_and_accepted(beta):
 
 def test_a_power_law_with_a_broken_end_is_accepted_over_its_range_only():
     steep = 1 + 9 * np.maximum(0, CAPACITIES - 4000) / 36_000
-    curve = Curve("block", 0.09 * np.minimum(1, CAPACITIES / 4000) ** 0.4 * steep)
+    curve = Curve(0.09 * np.minimum(1, CAPACITIES / 4000) ** 0.4 * steep)
     points = np.geomspace(20, 40_000, tail.CAPACITIES)
     hits = curve.at(np.floor(points))
     even = tail.even_points(points, hits, curve.ceiling)
