@@ -51,8 +51,24 @@ def table(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def mapping(path: str) -> dict[str, Any]:
-    """The YAML file ``data/<path>``, plain values only."""
+def mapping(path: Path | str) -> dict[str, Any]:
+    """A YAML file that holds a mapping, plain values only; a text is one below ``data``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read or holds something else.
+    """
     import yaml
 
-    return yaml.safe_load((FOLDER / path).read_text(encoding="utf-8"))
+    path = path if isinstance(path, Path) else FOLDER / path
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        parsed = loader(path.read_text("utf-8")).get_single_data()
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise InputError(where, str(error).splitlines()[0], "YAML in UTF-8") from None
+    if not isinstance(parsed, dict):
+        raise InputError(str(path), f"a YAML {type(parsed).__name__}", "a mapping")
+    return parsed

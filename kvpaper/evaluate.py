@@ -50,15 +50,12 @@ def kept_bytes(scenario: Scenario, tokens: float) -> float:
     return _kv_bytes(scenario.model, tokens, serving.element, serving.window_cache)
 
 
-def _kv_bytes_per_token(model: models.Model, element: str, windows: str = "window") -> float:
-    """Slope of the cache at long context [B/token]."""
-    growing = (group for group in model.kept(windows) if group.window_tokens is None)
-    return float(models.cache_bytes(growing, 1, element))
-
-
 def slope(scenario: Scenario) -> float:
+    """Slope of the cache of the scenario's model at long context [B/token]."""
     serving = scenario.serving
-    return _kv_bytes_per_token(scenario.model, serving.element, serving.window_cache)
+    kept = scenario.model.kept(serving.window_cache)
+    growing = (group for group in kept if group.window_tokens is None)
+    return float(models.cache_bytes(growing, 1, serving.element))
 
 
 def cache_sizes(
@@ -229,14 +226,13 @@ def _two_ended(scenario: Scenario, tokens: float, part: Tier) -> float:
     return fetched(low)
 
 
-def crossovers(scenario: Scenario, most_tokens: float = 2**20) -> Rows:
+def crossovers(scenario: Scenario) -> Rows:
     """Prefix length from which fetching beats recomputing, by tier; nan where it never does.
 
-    Looked for among whole tokens up to ``most_tokens`` or the end of the tabulated curve.
+    Looked for among whole tokens up to a million or the end of the tabulated curve.
     """
     table = _table(scenario)
-    if table is not None:
-        most_tokens = min(most_tokens, table.new_tokens[-1])
+    most_tokens = 2**20 if table is None else min(2**20, table.new_tokens[-1])
     rows = []
     for tier, part in scenario.hardware.tiers.items():
 

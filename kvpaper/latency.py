@@ -1,6 +1,6 @@
 """Tabulated H200 latencies: read from ``data/latency``, interpolated, continued only on demand."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -245,17 +245,7 @@ def decode_table(name: str) -> DecodeTable:
 def instances() -> dict[str, Instance]:
     """Every tabulated instance by its name."""
     return {
-        row["name"]: Instance(
-            row["name"],
-            row["model"],
-            row["parallelism"],
-            row["element"],
-            int(row["gpus"]),
-            int(row["ranks"]),
-            int(row["kv_tokens"]),
-            int(row["decode_kv_tokens"]),
-            float(row["kv_bytes_per_token_per_gpu"]),
-        )
+        row["name"]: Instance(**{part.name: part.type(row[part.name]) for part in fields(Instance)})
         for row in data.table("latency/kv.csv")
     }
 

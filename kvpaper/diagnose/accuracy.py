@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping
 
-_NORMAL_95 = 1.959964
-
 
 def score(rows: Iterable[Mapping[str, str]]) -> dict[str, int | float]:
     """Counts and the share of right classes with its 95 % interval after Wilson (1927).
@@ -13,32 +11,26 @@ def score(rows: Iterable[Mapping[str, str]]) -> dict[str, int | float]:
     tell (``true_class`` insufficient) are counted apart. ``confident_wrong`` counts wrong causes
     named with high confidence, over both.
     """
+    from scipy.stats import binomtest
+
     rows = list(rows)
     clear = [row for row in rows if row["true_class"] != "insufficient"]
     silent = [row for row in rows if row["true_class"] == "insufficient"]
-    right = sum(_right(row) for row in clear)
-    low, high = wilson(right, len(clear))
+    right = sum(map(_right, clear))
+    share = low = high = math.nan
+    if clear:
+        share = right / len(clear)
+        low, high = binomtest(right, len(clear)).proportion_ci(method="wilson")
     return {
         "clear": len(clear),
         "clear_right": right,
-        "share": right / len(clear) if clear else math.nan,
-        "share_low": low,
-        "share_high": high,
+        "share": share,
+        "share_low": float(low),
+        "share_high": float(high),
         "insufficient": len(silent),
         "insufficient_right": sum(map(_right, silent)),
         "confident_wrong": sum(map(_confident_wrong, rows)),
     }
-
-
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share, after Wilson (1927)."""
-    if trials == 0:
-        return math.nan, math.nan
-    share, z2 = successes / trials, _NORMAL_95**2
-    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    spread = _NORMAL_95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
-    half = spread / (1 + z2 / trials)
-    return centre - half, centre + half
 
 
 def _right(row: Mapping[str, str]) -> bool:

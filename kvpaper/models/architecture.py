@@ -19,8 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
+from kvpaper import data
 from kvpaper.errors import InputError
 from kvpaper.formulas.size import heads_per_rank
 
@@ -74,7 +73,6 @@ class Model:
     v_head_dim: int | None = None
     kv_lora_rank: int | None = None
     qk_rope_head_dim: int | None = None
-    hidden_size: int | None = None
     max_context_tokens: int | None = None
     experts: int | None = None
     experts_per_token: int | None = None
@@ -123,7 +121,6 @@ def from_config(config: dict[str, Any], name: str, where: str) -> Model:
         v_head_dim=v_head_dim,
         kv_lora_rank=settings.count("kv_lora_rank", 0, least=0) or None,
         qk_rope_head_dim=settings.count("qk_rope_head_dim", 0, least=0),
-        hidden_size=settings.count("hidden_size"),
         max_context_tokens=settings.fact("max_context_tokens"),
         experts=settings.fact("experts"),
         experts_per_token=settings.fact("experts_per_token"),
@@ -173,8 +170,7 @@ def _elements(setting: Any) -> set[str]:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return loader(Path(__file__).with_name("types.yaml").read_text("utf-8")).get_single_data()
+    return data.mapping(Path(__file__).with_name("types.yaml"))
 
 
 def _language_part(config: Any, where: str) -> tuple[dict[str, Any], str | None, str]:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kvpaper import data
 from kvpaper.errors import InputError, hint
 from kvpaper.models.architecture import Model, from_config, quantized_kv
@@ -38,7 +36,7 @@ def load(name_or_path: str) -> Model:
     if path.suffix in (".json", ".yaml", ".yml") or wanted.startswith((".", "/", "~")):
         raise InputError(str(path), "no such file", "a config.json or a folder that holds one")
     for file in shipped.values() if "/" in wanted else ():
-        if str(_mapping(file).get("hf_id")).lower() == wanted:
+        if str(data.mapping(file).get("hf_id")).lower() == wanted:
             return _described(file)
     near = hint(wanted.rpartition("/")[2], shipped, 3)
     expected = f"the path of a config.json, or one of {', '.join(shipped)}{near}"
@@ -60,7 +58,7 @@ def _configured(path: Path) -> Model:
 
 def _described(path: Path) -> Model:
     """The model of a description: its sources, its parameters, and its attention settings."""
-    described = _mapping(path)
+    described = data.mapping(path)
     params = described.get("params")
     if not isinstance(params, dict):
         raise InputError(f"{path}: params", repr(params), "the parameters, total and active")
@@ -96,17 +94,4 @@ def _json(path: Path) -> dict[str, Any]:
         raise InputError(str(path), str(error), "a JSON object in UTF-8") from None
     if not isinstance(parsed, dict):
         raise InputError(str(path), f"a JSON {type(parsed).__name__}", "a JSON object")
-    return parsed
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        parsed = loader(path.read_text("utf-8")).get_single_data()
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise InputError(where, str(error).splitlines()[0], "YAML in UTF-8") from None
-    if not isinstance(parsed, dict):
-        raise InputError(str(path), f"a YAML {type(parsed).__name__}", "a mapping")
     return parsed

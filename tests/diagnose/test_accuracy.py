@@ -1,12 +1,12 @@
+import math
 import sys
 from pathlib import Path
 
 import pytest
-from scipy.stats import binomtest
 
 from kvpaper import data
 from kvpaper.diagnose import diagnose
-from kvpaper.diagnose.accuracy import score, wilson
+from kvpaper.diagnose.accuracy import score
 from kvpaper.diagnose.signatures import table
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -28,10 +28,12 @@ def row(true, predicted, confidence="medium"):
     return {"true_class": true, "predicted_class": predicted, "confidence": confidence}
 
 
-@pytest.mark.parametrize(("successes", "trials"), [(24, 32), (35, 38), (29, 29), (0, 7)])
-def test_interval_is_wilson_s(successes, trials):
-    reference = binomtest(successes, trials).proportion_ci(method="wilson")
-    assert wilson(successes, trials) == pytest.approx((reference.low, reference.high), abs=1e-6)
+def test_interval_is_wilson_s():
+    counts = score([row("nccl", "nccl")] * 35 + [row("nccl", "shm")] * 3)
+    assert counts["share"] == pytest.approx(0.921, abs=1e-3)
+    assert counts["share_low"] == pytest.approx(0.792, abs=1e-3)
+    assert counts["share_high"] == pytest.approx(0.973, abs=1e-3)
+    assert math.isnan(score([])["share_low"])
 
 
 def test_score_counts_silent_logs_apart():
