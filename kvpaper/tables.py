@@ -163,8 +163,9 @@ def banded(rows: Rows, columns: str = "quantity", at: list[str] | None = None) -
     )
 
 
-def folded(table: "HTML", summary: str) -> "HTML":
-    """A table that a reader unfolds by its summary."""
+def folded(table: "HTML | Rows", summary: str) -> "HTML":
+    """A table, or rows as one, that a reader unfolds by its summary."""
     from IPython.display import HTML
 
+    table = table if isinstance(table, HTML) else readable(table)
     return HTML(f"<details><summary>{escape(summary)}</summary>{table.data}</details>")
