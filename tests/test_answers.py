@@ -122,4 +122,4 @@ def test_measured_says_nothing_yet_or_counts():
     wanted = [{"what": "a"}, {"what": "b"}]
     assert answers.measured([], wanted).startswith("Nothing yet.")
     said = answers.measured([{"outcome": "completed", "machine": {"cpu": "x"}}], wanted)
-    assert said == "1 record from 1 machine, of which 1 completed."
+    assert said == "1 record, of which 1 completed."

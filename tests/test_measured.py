@@ -70,7 +70,8 @@ def tier_record(rate, machine=MACHINE, start="2026-01-01"):
 
 def test_a_formula_is_set_by_one_run_and_held_against_another():
     rows = measured.ratios([tier_record(RATE), tier_record(2 * RATE, start="2026-01-02")])
-    at_the_end = {one["run"]: one["value"] for one in rows if one["bytes"] == BYTES[-1]}
+    longest = max(one["tokens"] for one in rows)
+    at_the_end = {one["run"]: one["value"] for one in rows if one["tokens"] == longest}
     assert at_the_end[1] == pytest.approx(2, rel=0.01)
     assert at_the_end[2] == pytest.approx(0.5, rel=0.01)
 
@@ -160,6 +161,99 @@ def two_by_two():
     ]
 
 
+def test_a_death_tells_what_was_seen_and_what_was_the_cause(two_by_two):
+    outer = {"text": "Failed core proc(s): {}", "why": "outer message: it says not why"}
+    two_by_two[-1]["cause"]["ruled_out"] = [{"text": "warning", "why": "follows"}, outer]
+    (died,) = measured.deaths(two_by_two)
+    assert (died["message"], died["line"]) == ("Failed core proc(s): {}", "ValueError")
+    assert (died["process"], died["cause"]) == ("EngineCore", "kv_cache_too_small")
+
+
+def test_a_conflict_of_cap_and_connector_would_be_told(two_by_two):
+    dead = cell("fits", "lmcache", {}, {}, outcome="failed", cause=two_by_two[-1]["cause"])
+    found = [*two_by_two, dead]
+    said = answers.measured(found, [], results.table(measured.everything(found)))
+    assert "is not refuted: 1 of 2 starts with both lived" in said
+
+
+def test_the_spread_over_runs_names_the_load_of_each():
+    busy = [{"busy_cores_of_others": cores} for cores in (0.01, 0.5)]
+    found = [
+        tier_record(RATE * (1 + number), MACHINE | told, f"2026-01-0{number + 1}")
+        for number, told in enumerate([{}, *busy])
+    ]
+    assert [at["load"] for _, at in measured.runs(found, "tiers")] == ["unknown", "quiet", "shared"]
+    rows = measured.over_runs(measured.fits(found), ["machine", "tier"])
+    rate = next(row for row in rows if row["quantity"] == "fitted_bytes_per_s")
+    assert rate["value"] == pytest.approx(2 * RATE)
+    assert (rate["low"], rate["high"]) == (pytest.approx(RATE), pytest.approx(3 * RATE))
+    assert rate["runs"] == "1 quiet, 1 unknown, 1 shared"
+    told = {row["load"] for row in measured.summary(measured.ratios(found))}
+    assert told == {"unknown", "shared"}  # of a pair, the worse
+    said = answers.measured(found, [], results.table(measured.everything(found)))
+    assert "(3 runs: 1 " in said
+    assert "on a shared machine" in said
+    figure = figures.tiers(
+        *(results.table(p(found)) for p in (measured.tiers, measured.fits)), "canary"
+    )
+    (axes,) = figure.axes
+    assert axes.get_title(loc="left").endswith("1 quiet, 1 shared, 1 unknown")
+    assert {line.get_alpha() for line in axes.lines} >= {0.4, 1}
+
+
+def test_a_run_without_spread_has_no_band():
+    rows = measured.over_runs(measured.fits([tier_record(RATE)]), ["machine", "tier"])
+    assert {row["low"] for row in rows} == {None}
+
+
+def test_every_run_is_listed_with_its_load(two_by_two):
+    found = [*two_by_two, tier_record(RATE, MACHINE | {"busy_cores_of_others": 1.5})]
+    rows = measured.overview([one | {"duration_s": 1.0} for one in found])
+    assert [row["load"] for row in rows].count("shared") == 1
+    assert {row["of"] for row in rows} >= {"", "canary, cap fits, connector lmcache"}
+    assert [row["outcome"] for row in rows].count("failed") == 1
+
+
+def test_a_model_of_ones_own_is_told_and_held_against_nothing():
+    found = [level_record(start, 1024) for start in ("2026-01-02", "2026-01-03")]
+    for one in found:
+        one["parameters"]["engine"]["model"] = "/models/my-model"
+    assert {row["model"] for row in measured.levels(found)} == {"my-model"}
+    assert measured.ratios(found) == []
+
+
+def test_without_a_connector_the_engines_own_hit_is_its_own():
+    one = level_record("2026-01-02", 1024)
+    one["parameters"]["connector"] = "none"
+    assert {row["level"] for row in measured.levels([one])} == {"engine alone", "connector"}
+
+
+def test_open_loops_are_told_by_quantiles():
+    record_ = split_record("2026-01-01")
+    at = {"part": "comparison", "pattern": "shared", "rate_per_s": 0.3, "seed": 1}
+    ttft_s = np.arange(1.0, 12.0)
+    played = {"ttft_s": ttft_s, "latency_s": ttft_s + 0.7, "output_tokens": np.full(11, 8)}
+    played |= {"prompt_tokens": np.full(11, 100), "cached_tokens": np.zeros(11)}
+    played |= {"prefill_cached_tokens": np.full(11, 25)}
+    record_["rows"] += [row(name, list(values), **at) for name, values in played.items()]
+    rows = {one["shown"]: one["value"] for one in measured.loops([record_])}
+    assert rows["TTFT, median"] == 6
+    assert rows["TTFT, 90 %"] == 10
+    assert rows["TPOT, 90 %"] == pytest.approx(0.1)
+    assert rows["cached share"] == 0.25
+
+
+def test_a_decode_step_of_a_batch_reads_more_experts():
+    found = [split_record("2026-01-01"), split_record("2026-01-02")]
+    for one in found:
+        at = {"part": "calibration", "batch": 2, "context_tokens": 256}
+        one["rows"].append(row("tpot_s", [0.02], **at))
+    rows = [one for one in measured.ratios(found) if one["formula"] == "decode_step_time"]
+    assert len(rows) == 2
+    # As long as a batch of one, though a second sequence has experts and a cache of its own.
+    assert all(0.5 < one["value"] < 1 for one in rows)
+
+
 def test_cells_and_their_agreement(two_by_two):
     counts = {(one["cell"], one["stage"]): one["value"] for one in measured.cells(two_by_two)}
     assert counts["fits, none", "evicted"] == 0
@@ -180,13 +274,14 @@ def test_other_tokens_than_the_likeliest_are_no_agreement():
 
 def test_the_answer_follows_from_the_rows(two_by_two):
     said = answers.measured(two_by_two, [], results.table(measured.everything(two_by_two)))
-    assert "5 records from 1 machine, of which 4 completed." in said
-    assert "of 1,024 tokens" in said
-    assert "0 with the cap alone and 1,023 with cap and LMCache" in said
-    assert "is not borne out" in said
+    assert said.splitlines()[0] == "5 records, of which 4 completed."
+    assert "- Of 1,024 tokens of canary" in said
+    assert "the cap alone still had 0 (1 run) and cap and LMCache still had 1,023 (1 run)" in said
+    assert "is not borne out: 1 of 1 start with both lived" in said
+    assert "died at start 1 time" in said
     assert "EngineCore" in said
-    assert "differed by 1e-06 at most" in said
-    assert "A spoiled cache was seen: it gave 0.5" in said
+    assert "same prompt, 1e-06 at most (3 runs)" in said
+    assert "spoiled cache, 0.5 at least (1 run)" in said
 
 
 def test_an_answer_says_nothing_of_cells_that_have_no_record(two_by_two):
@@ -235,7 +330,7 @@ def test_what_went_between_engines_is_the_cache_of_the_prompts_and_gives_the_sam
 def test_the_answer_tells_what_the_split_costs():
     found = [split_record("2026-01-01")]
     said = answers.measured(found, [], results.table(measured.everything(found)))
-    assert "joined by nixl, 1,024 tokens" in said
+    assert "- Two engines joined by nixl (1 run, load unknown): a prompt of 1,024 tokens" in said
     assert "13.4\N{NO-BREAK SPACE}ms of it for the transfer" in said
 
 
@@ -246,9 +341,10 @@ def test_figures_have_a_panel_for_each_machine():
     figure = figures.tiers(times, fits, "canary")
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == [
-        "EPYC, 2 cores, 24 GiB, Linux 6.1 (1 run)",
-        "H200, EPYC, 2 cores, 24 GiB, Linux 6.1 (1 run)",
+        "EPYC, 2 cores, 24 GiB, Linux 6.1\nruns: 1 unknown",
+        "H200, EPYC, 2 cores, 24 GiB, Linux 6.1\nruns: 1 unknown",
     ]
+    assert figure.axes[0].lines[0].get_color() == figure.axes[1].lines[0].get_color()
     assert [len(axes.lines) for axes in figure.axes] == [2, 2]
 
 
@@ -256,7 +352,8 @@ def test_figures_stand_without_a_record():
     for draw in (figures.levels, figures.splits):
         assert "Nothing to draw" in draw(results.table([])).axes[0].texts[0].get_text()
     (split,) = figures.splits(results.table(measured.splits([split_record("2026-01-01")]))).axes
-    assert split.get_title(loc="left") == "small-moe: EPYC, 2 cores, 24 GiB, Linux 6.1 (1 run)"
+    title = "small-moe: EPYC, 2 cores, 24 GiB, Linux 6.1\nruns: nixl 1 unknown"
+    assert split.get_title(loc="left") == title
     told = results.table(measured.levels([level_record("2026-01-02", 1024)]))
     assert figures.levels(told).axes[0].get_xlabel() == "prompt [tokens]"
 

@@ -82,7 +82,7 @@ def test_only_tables_of_words_stack():
 
 
 def test_folded():
-    text = tables.folded([{"a": 1}], "Inputs <all>").data
+    text = tables.folded(tables.readable([{"a": 1}]), "Inputs <all>").data
     table = html([{"a": 1}])
     assert text == f"<details><summary>Inputs &lt;all&gt;</summary>{table}</details>"
 
@@ -97,3 +97,23 @@ def test_columns_are_picked_in_order_and_text_is_escaped():
 def test_no_rows_say_so():
     for columns in (None, ["a"], "quantity"):
         assert "Nothing to list" in html([], columns)
+
+
+def test_machines_are_told_in_captions_and_have_tables_of_their_own():
+    at = {"kind": "measured", "quantity": "ttft_s", "value": 1.0}
+    text = html([{**at, "machine": name} for name in ("one & only", "other", "one & only")])
+    captions = re.findall("<caption>(.+?)</caption>", text)
+    assert captions == [
+        "All values are measured on one &amp; only.",
+        "All values are measured on other.",
+    ]
+    assert text.count("<tr>") == 2 + 3
+
+
+def test_a_band_stands_behind_its_value_and_only_where_there_is_one():
+    at = {"kind": "measured", "machine": "m", "quantity": "ttft_s", "tier": "x"}
+    rows = [{**at, "value": 1.0, "low": 0.5, "high": 2.0, "level": "a"}]
+    rows.append({**at, "value": 3.0, "low": None, "high": None, "level": "b"})
+    text = tables.banded(rows, "level").data
+    assert re.findall(r'data-label="(?:a|b)">([^<]+)<', text) == ["1 s (500 ms to 2 s)", "3 s"]
+    assert "Nothing to list" in tables.banded([]).data

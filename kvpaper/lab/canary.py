@@ -10,13 +10,6 @@ from typing import Any
 from kvpaper.lab import engine, processes
 from kvpaper.lab.capture import Run
 
-COUNTERS = (
-    "vllm:prefix_cache_queries_total",
-    "vllm:prefix_cache_hits_total",
-    "vllm:external_prefix_cache_queries_total",
-    "vllm:external_prefix_cache_hits_total",
-    "vllm:num_preemptions_total",
-)
 _SEED = 1_000_000
 
 
@@ -83,8 +76,7 @@ def run_canary(
             for prompts in drawn.values():
                 _time(server, prompts, ["disk"], warmups)
         for name, value in server.counters().items():
-            if name in COUNTERS:
-                run.add("counter", "", [value], name=name)
+            run.add("counter", "", [value], name=name)
         server.stop()
     return run
 

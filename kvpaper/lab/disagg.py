@@ -24,16 +24,6 @@ BATCHES = (1, 2, 4, 8)
 TOP = 20
 _OUTPUT_TOKENS = 33
 _SEED = 40_000
-_HITS = "vllm:external_prefix_cache_hits_total"
-_COUNTERS = (
-    _HITS,
-    "vllm:prefix_cache_queries_total",
-    "vllm:prefix_cache_hits_total",
-    "vllm:nixl_bytes_transferred_sum",
-    "vllm:nixl_xfer_time_seconds_sum",
-    "vllm:nixl_num_failed_transfers_total",
-    "vllm:num_preemptions_total",
-)
 # To be told by the prefill engine where its blocks lie.
 _ASK_NIXL = {"do_remote_decode": True, "do_remote_prefill": False}
 _ASK_NIXL |= dict.fromkeys(f"remote_{what}" for what in ("engine_id", "block_ids", "host", "port"))
@@ -113,7 +103,6 @@ class Pair:
             (name, counter): value
             for name, one in self.engines.items()
             for counter, value in one.counters().items()
-            if counter in _COUNTERS
         }
 
     def fresh(self, tokens: int, count: int) -> list[list[int]]:
@@ -206,7 +195,7 @@ def _prove(pair: Pair, repeats: int) -> None:
     answer = pair.first(ids, TOP)
     time.sleep(pause_s)
     done = pair.decode.complete(ids, 1, TOP, _told(answer))
-    came = pair.counters()["decode", _HITS] - before["decode", _HITS]
+    came = pair.counters()["decode", engine.HITS] - before["decode", engine.HITS]
     if not came:
         why = "the decode engine computed a prompt that the prefill engine had computed"
         raise Stopped(why, cause="degraded", kind="connector_inactive")

@@ -28,7 +28,17 @@ _DIGEST = re.compile(r"[\w./:-]+@sha256:[0-9a-f]{64}")
 _PORTS = range(21000, 30000)  # below those that the system gives away by itself
 _SAMPLE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_HITS = "vllm:external_prefix_cache_hits_total"
+HITS = "vllm:external_prefix_cache_hits_total"
+COUNTERS = (
+    HITS,
+    "vllm:external_prefix_cache_queries_total",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:nixl_bytes_transferred_sum",
+    "vllm:nixl_xfer_time_seconds_sum",
+    "vllm:nixl_num_failed_transfers_total",
+    "vllm:num_preemptions_total",
+)
 _ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
@@ -364,10 +374,11 @@ class Engine:
         self.run.say(f"{count} other prompts have gone through LMCache's DRAM")
 
     def counters(self) -> dict[str, float]:
-        """Counters and gauges of ``/metrics`` by name, summed over their labels."""
+        """The `COUNTERS` that ``/metrics`` tells, by name, summed over their labels."""
         totals: dict[str, float] = {}
         for name, _, value in self._samples():
-            totals[name] = totals.get(name, 0.0) + value
+            if name in COUNTERS:
+                totals[name] = totals.get(name, 0.0) + value
         return totals
 
     def configuration(self) -> dict[str, str]:
@@ -389,16 +400,16 @@ class Engine:
             With cause ``degraded`` if none came: the server is up, the connector is not active.
         """
         ids = prompt(tokens, seed, vocabulary(self.settings.model))
-        before = self.counters().get(_HITS, 0.0)
+        before = self.counters().get(HITS, 0.0)
         self.complete(ids)
         for _ in range(3):  # saving may go on after the answer
             time.sleep(0.5)
             self.reset_prefix_cache()
             self.complete(ids)
-            hits = self.counters().get(_HITS, 0.0) - before
+            hits = self.counters().get(HITS, 0.0) - before
             if hits > 0:
                 return hits
-        why = f"{_HITS} did not grow: the server is up and its connector is not active"
+        why = f"{HITS} did not grow: the server is up and its connector is not active"
         raise Stopped(why, cause="degraded", kind="connector_inactive")
 
     def stop(self) -> None:
