@@ -230,6 +230,9 @@ def lmcache_server():
         if option("--supported-transfer-mode") != "auto":
             time.sleep(1)
             print(NO_HANDLER, flush=True)
+        if HOW == "killed_connector":
+            time.sleep(3)
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
 
 

@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import fake_engine
@@ -57,18 +56,20 @@ def test_the_cause_is_that_of_the_process_that_said_it(places, fake, how, proces
     assert codes == [1] * len(codes)
 
 
-@pytest.mark.parametrize("how", ["killed", "killed_grandchild"])
-def test_a_killed_process_ends_the_run_even_if_the_others_wait(places, fake, how):
+@pytest.mark.parametrize(
+    ("how", "connector"),
+    [("killed", "none"), ("killed_grandchild", "none"), ("killed_connector", "lmcache")],
+)
+def test_a_killed_process_ends_the_run_even_if_the_others_wait(places, fake, how, connector):
     def wait(server):
         server.run.wait_until(lambda: False, 20, "ever")
 
-    begin = time.monotonic()
-    done = run(places, fake(how), wait)
-    record = record_of(done)
-    assert record["outcome"] == "failed"
+    record = record_of(run(places, fake(how), wait, connector))
+    assert record["outcome"] == "failed"  # and not at the deadline
     assert (record["cause"]["cause"], record["cause"]["kind"]) == ("host_kill", "host_killed")
-    assert "SIGKILL" in [one["signal"] for one in record["processes"] if not one["asked"]]
-    assert time.monotonic() - begin < 15
+    killed = [one for one in record["processes"] if not one["asked"] and one["signal"]]
+    assert [one["signal"] for one in killed] == ["SIGKILL"]
+    assert (killed[0]["log"] == "lmcache.log") == (connector == "lmcache")
 
 
 def test_a_hang_at_the_start_ends_at_the_deadline_and_tells_where_it_hung(places, fake):
