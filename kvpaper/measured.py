@@ -76,10 +76,10 @@ def over_runs(rows: Iterable[Row], names: Sequence[str]) -> list[Row]:
 
 
 def overview(records: Iterable[Record]) -> list[Row]:
-    """Every record that has an end: what it is of, how long it took, how busy others were."""
+    """Every record: what it is of, how it ended, how long it took, how busy others were."""
     records, rows = list(records), []
     for instrument in sorted({record["instrument"] for record in records}):
-        for outcome in ("completed", "failed", "timed out"):
+        for outcome in ("completed", "failed", "timed out", "interrupted"):
             for record, at in runs(records, instrument, outcome):
                 asked = record["parameters"]
                 of = [_model(record)] if "engine" in asked else []
@@ -386,8 +386,7 @@ def _recompute_ratios(records: list[Record]) -> Iterator[Row]:
     ]
     cold = [row for row in cold if row["model"] in weights.SHAPES]
     for row, others in _with_other_runs(cold, ("machine", "instrument", "model", "connector")):
-        whole = [other for other in others if not other["prefix_tokens"]]
-        longest = max(whole, key=lambda other: other["prompt_tokens"])
+        longest = max(others, key=lambda other: other["prompt_tokens"] - other["prefix_tokens"])
         predicted = _prefill_flops(row) / (_prefill_flops(longest) / longest["value"])
         on = f"{row['model']}, {'half' if row['prefix_tokens'] else 'nothing'} cached"
         yield _ratio("recompute_time", on, row, predicted, tokens=row["prompt_tokens"])
