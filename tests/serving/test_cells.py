@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from kvpaper import latency, models, scenario
+from kvpaper import decision, latency, models, results, scenario
 from kvpaper.scenario import Instances
 from kvpaper.serving import cells
 from kvpaper.serving.case import Case, Configuration
@@ -165,6 +165,24 @@ def test_rows_are_unambiguous_and_finite(bench, found):
         )
         assert low < middle < high
         assert middle == pytest.approx(1e6 * cell.usd_per_token.mean())
+
+
+def test_the_answer_reads_the_rows_as_they_are_written(bench, found):
+    at = {"model": "m", "trace": "t", "ttft_slo_s": TARGETS.ttft_s, "tpot_slo_s": TARGETS.tpot_s}
+    rows = cells.rows(bench, TARGETS, found)
+    (case,) = decision.cases(results.table([row | at for row in rows])).to_dict("records")
+    assert case["cheapest"] == min(found.values(), key=lambda cell: cell.usd_per_token.mean()).name
+    for cell in found.values():
+        usd, predicted = case[f"usd_{cell.name}"], case[f"rate_predicted_{cell.name}"]
+        assert usd == pytest.approx(1e6 * cell.usd_per_token.mean())
+        assert predicted == cell.predicted_requests_per_s
+        bought = {tier.name: tier.capacity_bytes for tier in cell.configuration.tiers}
+        held = {tier: case[f"bytes_{cell.name}_{tier}"] for tier in ("dram", "nvme")}
+        assert {tier: size for tier, size in held.items() if size == size} == bought
+        assert case[f"way_prefill_{cell.name}"] == cell.configuration.prefill.name
+    assert np.isfinite(
+        [case[name] for name in ("saved_low", "interaction", "share_tiers_high")]
+    ).all()
 
 
 class TestContrasts:
