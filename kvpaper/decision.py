@@ -133,7 +133,7 @@ def _usd(value: float) -> str:
 
 
 def _trace(name: object) -> str:
-    return str(name).replace("_", " ")
+    return "a generated log" if name == "generated" else str(name).replace("_", " ")
 
 
 def _targets(case) -> str:
@@ -509,7 +509,7 @@ def _turns(rows: pd.DataFrame) -> Iterable[str]:
     ]
     if said:
         yield f"What turns the verdict, one input at a time and rising: {'; '.join(said)}."
-    elif "varied" in rows and rows.varied.notna().any():
+    elif "varied" in rows and (rows.varied.fillna("") != "").any():
         yield "No input that was varied alone turns the verdict."
 
 
@@ -517,8 +517,12 @@ def _intervals(rows: pd.DataFrame) -> Iterable[str]:
     """Shortest and longest break-even interval of each tier, by model."""
     spans = rows[rows.quantity == "break_even_interval_s"].sort_values("value")
     said = [
-        f"{duration(part.value.iloc[0])} ({part.model.iloc[0]}) to {duration(part.value.iloc[-1])} "
-        f"({part.model.iloc[-1]}) in {TIERS[tier]}"
+        " to ".join(
+            dict.fromkeys(
+                f"{duration(one.value)} ({one.model})" for one in (part.iloc[0], part.iloc[-1])
+            )
+        )
+        + f" in {TIERS[tier]}"
         for tier, part in (spans.groupby("tier", sort=False) if len(spans) else ())
     ]
     if said:
@@ -553,8 +557,8 @@ def fleets(cases: pd.DataFrame, ways: Mapping[str, str] | None = None) -> pd.Dat
 def _configuration(case, cell: str, ways: Mapping[str, str]) -> str:
     def pool(name: str) -> str:
         way = getattr(case, f"way_{name}_{cell}", None)
-        shown = f" as {ways.get(way, str(way).partition('/')[2] or way)}" if _is(way) else ""
-        return f"{getattr(case, f'{name}_{cell}'):.0f} GPUs{shown}"
+        shown = f" as {ways[way]}" if way in ways else ""
+        return counted(int(getattr(case, f"{name}_{cell}")), "GPU") + shown
 
     if cell in SPLIT:
         made = f"{pool('prefill')} prefill, {pool('decode')} decode"
@@ -573,17 +577,23 @@ def _configuration(case, cell: str, ways: Mapping[str, str]) -> str:
 
 def contrasts(cases: pd.DataFrame) -> list[dict]:
     """Interaction and split of the saving of some cases, rows with ``low`` and ``high``."""
-    columns = {
+    quantities = {
         "interaction": "log_interaction",
         "share_disaggregation": "saved_by_the_split",
         "share_tiers": "saved_by_tiers",
     }
     return [
-        {"model": case["model"], "trace": _trace(case["trace"]), "quantity": name}
-        | {
-            end: case[f"{column}{band}"]
-            for end, band in zip(("value", "low", "high"), _BANDS, strict=True)
+        {
+            "model": case["model"],
+            "trace": _trace(case["trace"]),
+            "routing": case["router"],
+            "tiers": _scope(case["scope"]),
+            "ttft_target_s": case["ttft_slo_s"],
+            "quantity": quantity,
+            "value": case[name],
+            "low": case[f"{name}_low"],
+            "high": case[f"{name}_high"],
         }
         for case in cases[cases.interaction.notna()].to_dict("records")
-        for column, name in columns.items()
+        for name, quantity in quantities.items()
     ]

@@ -59,7 +59,7 @@ def regimes(cases: pd.DataFrame) -> Figure:
         return nothing("no case")
     routers, scopes = (list(dict.fromkeys(cases[name])) for name in ("router", "scope"))
     figure, each = panels(
-        1.5 + 1.75 * len(routers), nrows=len(routers), ncols=len(scopes), squeeze=False,
+        1.5 + 2.1 * len(routers), nrows=len(routers), ncols=len(scopes), squeeze=False,
         sharex=True, sharey=True,
     )  # fmt: skip
     lanes = {model: place for place, model in enumerate(dict.fromkeys(cases.model))}
@@ -69,13 +69,20 @@ def regimes(cases: pd.DataFrame) -> Figure:
     ):
         axes = each[row, column]
         part = cases[(cases.router == router) & (cases["scope"] == scope)]
+        if part.empty:
+            axes.set_axis_off()
+            told = "\n".join(["models, from above:", *reversed(lanes)])
+            axes.text(0, 0, told, fontsize=8, color=DARK_GREY, transform=axes.transAxes)
+            each[row - 1, column].tick_params(labelbottom=True)
+            continue
         x = part.ttft_slo_s / part.cold_s
         y = part.ceiling + step * (part.model.map(lanes) - (len(lanes) - 1) / 2)
         misses = part.cheapest.isna()
         axes.plot(x[misses], y[misses], "x", color=GREY, markersize=4, markeredgewidth=1)
+        sure = (part.saved_low > 0) | part.over.isna()
         for cell, (_, colour, mark) in CELLS.items():
             for clear in (True, False):
-                at = (part.cheapest == cell) & ((part.saved_low > 0) | part.over.isna() == clear)
+                at = (part.cheapest == cell) & (sure == clear)
                 axes.scatter(
                     x[at], y[at], _size(part.saved[at]), marker=mark, edgecolors=colour,
                     facecolors=colour if clear else "white", linewidths=1.1, alpha=0.9,
@@ -83,10 +90,10 @@ def regimes(cases: pd.DataFrame) -> Figure:
         axes.set_title(f"{router}, {_scope(scope)}", loc="left", fontsize=9)
         axes.set(xscale="log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-    for axes in each[-1]:
         axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    for axes in each[-1]:
         axes.set_xlabel("TTFT target / cold prefill", fontsize=9)
     for axes in each[:, 0]:
         axes.set_ylabel("reuse ceiling")
