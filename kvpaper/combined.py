@@ -32,21 +32,22 @@ from kvpaper.traces.load import read_trace
 
 FOLDER = data.FOLDER.parent / ".cache" / "combined"
 BASE = "h200-moe"
-# A split in eighths: so many instances of the usual way to run each model.
-_INSTANCES = 8
+# Of the usual way to run a model, so that a split is in eighths or finer; of a user's at least.
+_INSTANCES, _LEAST_INSTANCES = 8, 4
 TABLES = ("qwen3-235b-fp8", "deepseek-v3", "llama-3.1-70b", "gpt-oss-120b", "qwen3-30b-a3b")
 TRACES = ("mooncake_conversation", "mooncake_synthetic", "mooncake_conversation_strangers")
 TTFTS_S, TTFT_S, TPOT_S = (2.0, 5.0, 1.0, 0.5), 2.0, 0.04
-# Varied one at a time, for three models on the first trace: targets, and rates of a GPU.
+# Varied one at a time, for three models on the first trace: target, rates of a GPU, prices, fleet.
 VARIED = TABLES[:3]
 TPOTS_S = (0.025, 0.04, 0.08, 0.15)
 NICS_BYTES_PER_S = (0.25e9, 1.25e9, 3e9, 12.5e9, 50e9)
 DISKS_BYTES_PER_S = (0.5e9, 1.5e9, 3e9, 7e9, 14e9)
 PRICES = {"dram price": "dram", "nvme price": "nvme", "gpu price": "gpu_usd_per_s"}
+FLEETS = (4, 8)
 _PREFIX_TOKENS, _STRANGERS = 8192, "_strangers"
-# Of a user's scenario: what must be declared, instances to split, requests that take seconds.
+# Of a user's scenario: what must be declared, and a generated trace whose replays take seconds.
 READS = ("model", "hardware", "serving", "fleet", "workload", "slo", "prices")
-_LEAST_INSTANCES, _REQUESTS = 4, 4000
+_REQUESTS = 6000
 
 
 class Task(NamedTuple):
@@ -81,6 +82,12 @@ def case_of(table: str, router: str = "prefix") -> Scenario:
     base = load(BASE)
     held = (base.hardware.tiers[tier].capacity_bytes for tier in ("dram", "nvme"))
     return grid.at(base, grid.Point((_INSTANCES,), *held, router, table))
+
+
+def _several(scenario: Scenario, instances: int) -> Scenario:
+    """The scenario with so many instances in one pool."""
+    prefill = scenario.fleet.prefill.model_copy(update={"instances": instances})
+    return replace(scenario, fleet=scenario.fleet.model_copy(update={"prefill": prefill}))
 
 
 @lru_cache(maxsize=1)
@@ -143,7 +150,7 @@ def task_rows(task: Task, folder: Path = fetch.FOLDER) -> list[Row]:
         found.append(_cold(bench, scenario.slo.percentile, task.trace))
     for scope in task.scopes:
         scoped, near = bench.on(bench.case.offering(scope=scope)), None
-        for ttft_s in TTFTS_S:
+        for ttft_s in TTFTS_S if task.router == "prefix" else TTFTS_S[:2]:
             targets = Targets(ttft_s, TPOT_S, scenario.slo.percentile)
             near, more = _point(scoped, targets, near, None, trace=task.trace)
             found += more
@@ -181,6 +188,9 @@ def _variations(
         serving = scenario.serving.model_copy(update={"transfer": transfer})
         linked = Case.of(replace(scenario, serving=serving), bench.trace)
         yield "nic", rate, bench.on(linked), targets, None
+    for instances in FLEETS:  # what the choice of whole instances costs
+        sized = Case.of(_several(scenario, instances), bench.trace)
+        yield "gpus", float(sized.gpus), bench.on(sized), targets, None
 
 
 def flips(found: Iterable[Row]) -> list[Row]:
@@ -241,8 +251,7 @@ def of_scenario(scenario: Scenario | Reads) -> list[Row]:
     """
     case = scenario.whole(*READS) if isinstance(scenario, Reads) else scenario
     if case.fleet.decode is None and case.fleet.prefill.instances == 1:
-        several = case.fleet.prefill.model_copy(update={"instances": _LEAST_INSTANCES})
-        case = replace(case, fleet=case.fleet.model_copy(update={"prefill": several}))
+        case = _several(case, _LEAST_INSTANCES)
     targets = Targets(case.slo.ttft_s, case.slo.tpot_s, case.slo.percentile)
     name = case.workload.trace
     if name is None or name in fetch.TRACES:
@@ -257,13 +266,15 @@ def of_scenario(scenario: Scenario | Reads) -> list[Row]:
 
 
 def _generated(scenario: Scenario, targets: Targets) -> BlockTrace:
-    """A generated trace near the rate that the fleet can serve, of no more requests than needed."""
+    """A generated trace near the rate that the fleet can serve, with as many requests as needed.
+
+    Times between turns stay as they are, so that a fast fleet sees the less of each session.
+    """
     trace = generated.conversations()
     bench = Bench(Case.of(scenario, trace), trace)
     case, way = bench.case, bench.case.ways[0]
     most = Configuration(way, case.gpus // way.gpus, tiers=case.stocks()[-1])
-    rate = max(bench.predicted(most, targets)[0], bench.load.requests_per_s)
-    seconds = _REQUESTS / rate
+    seconds = _REQUESTS / max(bench.predicted(most, targets)[0], bench.load.requests_per_s)
     sessions = round(_REQUESTS * len(np.unique(trace.session)) / trace.requests)
     trace = generated.conversations(sessions, 0, seconds)
     return trace.select(np.flatnonzero(trace.arrival_s <= seconds))
