@@ -43,7 +43,8 @@ def rows(records: Iterable[Record]) -> list[Row]:
     for record, at in runs:
         others = [one for one, where in runs if one is not record and _alike(one, record)]
         setter = others[-1] if others else record
-        told = {**at, "connector": record["parameters"]["connector"]}
+        told = {name: at[name] for name in ("machine", "run", "load")}
+        told["connector"] = record["parameters"]["connector"]
         told["set_by"] = "another run" if others else "single requests of the run"
         for loop in loops(record):
             found += _loop_rows(record, setter, loop, told)

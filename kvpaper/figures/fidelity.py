@@ -2,23 +2,25 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from kvpaper.figures.style import GREY, as_time, nothing, panels
 
 _COLOURS = ("#0072B2", "#E69F00")
-# Kind of a row: its mark.
-_MARKS = {
-    "measured": {"marker": "o"},
-    "tabulated": {"marker": "x"},
-    "simulated": {"marker": "o", "fillstyle": "none"},
-    "predicted": {"marker": "|"},
-}
+# Kind of a row: its mark. Of two kinds of arrivals, the second.
+_MARKS = {"measured": "o", "tabulated": "x", "simulated": "o", "predicted": "|"}
+_OTHER = "^"
 
 
 def _marked(axes, rows: pd.DataFrame, place: float, colour: str, name: str) -> None:
-    for kind, value in zip(rows.kind, rows.value, strict=True):
-        look = {**_MARKS[kind], "color": colour, "linestyle": "none", "markersize": 5}
-        axes.plot(value, place, label=f"{name}, {kind}", **look)
+    for one in rows.itertuples():
+        told, mark = one.kind, _MARKS[one.kind]
+        look = {"color": colour, "linestyle": "none", "markersize": 5}
+        if told == "simulated":
+            look["fillstyle"] = "none"
+            told = getattr(one, "arrivals", told)
+            mark = _OTHER if told == "Poisson" else mark
+        axes.plot(one.value, place, mark, label=f"{name}, {told}", **look)
 
 
 def _finished(figure: Figure, axes, names: list[str]) -> Figure:
@@ -31,7 +33,7 @@ def _finished(figure: Figure, axes, names: list[str]) -> Figure:
 
 def engines(rows: pd.DataFrame) -> Figure:
     """Time to first token of each open loop: measured, by the replay and by the closed form."""
-    rows = rows[rows.quantity == "ttft_s"] if len(rows) else rows
+    rows = rows[rows.quantity == "ttft_s"].dropna(axis=1, how="all")
     if rows.empty:
         return nothing("no record of an open loop")
     figure, axes = panels(1.6 + 0.5 * len(rows.groupby(_LOOP)))
@@ -42,6 +44,7 @@ def engines(rows: pd.DataFrame) -> Figure:
             name = "median" if percentile == 50 else f"{percentile:g}th percentile"
             _marked(axes, part, place + (percentile - 70) / 150, colour, name)
     axes.set(xscale="log", xlabel="time to first token")
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     as_time(axes.xaxis)
     return _finished(figure, axes, names)
 
@@ -56,8 +59,8 @@ def planner(rows: pd.DataFrame) -> Figure:
     figure, axes = panels(1.8 + 0.4 * len(cases))
     for place, (_, case) in enumerate(cases):
         for (factors, part), colour in zip(case.groupby("factors"), _COLOURS, strict=True):
-            name = "no factors" if factors == "none" else f"{factors} factors"
+            name = "no factors" if factors == "none" else "factors"
             _marked(axes, part, place + (0.15 if factors == "none" else -0.15), colour, name)
     axes.axvline(1, color=GREY, linewidth=0.8, zorder=0)
-    axes.set(xscale="log", xlabel="throughput per GPU, two pools over one")
+    axes.set(xlabel="throughput per GPU, two pools over one")
     return _finished(figure, axes, [f"{model}, {element}" for model, element in cases.groups])

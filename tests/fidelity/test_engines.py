@@ -1,14 +1,13 @@
-"""The replay beside engines: hits by hand, no leak, an exact law comes back, what is committed."""
+"""The replay beside engines: hits by hand, no leak, an exact law comes back."""
 
 import copy
 
-import numpy as np
 import pytest
 
 from kvpaper import results
 from kvpaper.errors import InputError
-from kvpaper.fidelity import engines
-from kvpaper.lab import records
+from kvpaper.fidelity import engines, words
+from kvpaper.figures import fidelity as figures
 
 BLOCK = 128
 FLOOR_S, TOKEN_S, STEP_S, LINK_S, LINK_RATE = 0.1, 1e-3, 0.02, 0.005, 1e9
@@ -197,19 +196,20 @@ def test_a_record_without_calibration_is_refused():
         engines.rows([told])
 
 
-# What is committed
+def test_the_answer_and_the_figure_follow_from_the_rows():
+    rows = results.table(engines.rows([record(PLAIN, "nixl"), record(PLAIN)]))
+    said = words.answer(results.joined(rows, results.read("public", "60_fleet_planner")))
+    assert "2 open loops of real engines ran. " in said
+    assert "as many cached tokens for 10 of 10 requests" in said
+    assert "first token is 1.00, within 10% in 2 of 2" in said
+    (axes,) = figures.engines(rows).axes
+    assert [label.get_text().partition("\n")[0] for label in axes.get_yticklabels()] == [
+        "nixl, shared",
+        "none, shared",
+    ]
 
 
-@pytest.fixture(scope="module")
-def committed():
-    return results.read("public", "60_fleet")
-
-
-def test_the_committed_rows_are_those_of_the_records(committed):
-    fresh = results.table(engines.rows(records.records()))
-    names = [name for name in fresh if name != "value"]
-    loops = committed[committed.connector.notna()].reset_index(drop=True)
-    assert len(loops) == len(fresh)
-    for name in names:
-        assert (loops[name].fillna("") == fresh[name].fillna("")).all(), name
-    np.testing.assert_allclose(loops.value, fresh.value, rtol=1e-9)
+def test_without_a_loop_the_answer_says_so():
+    planner = results.read("public", "60_fleet_planner")
+    assert words.answer(planner).startswith("No open loop of real engines")
+    assert "Nothing to draw" in figures.engines(results.table([])).axes[0].texts[0].get_text()
