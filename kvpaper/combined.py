@@ -174,9 +174,10 @@ def _variations(
     for tpot_s in TPOTS_S:
         yield "tpot", tpot_s, bench, targets._replace(tpot_s=tpot_s), None
     for name, price in PRICES.items():
-        for prices in (scenario.low, scenario.prices, scenario.high):
-            changed = scenario.prices.model_copy(update={price: getattr(prices, price)})
-            yield name, getattr(prices, price), bench, targets, changed
+        ends = (scenario.low, scenario.prices, scenario.high)
+        for value in dict.fromkeys(getattr(end, price) for end in ends):
+            changed = scenario.prices.model_copy(update={price: value})
+            yield name, value, bench, targets, changed
     disk = next(offer[0] for offer in case.offers if offer[0].name == "nvme")
     for rate in DISKS_BYTES_PER_S:
         written = rate * disk.write_bytes_per_s / disk.read_bytes_per_s
