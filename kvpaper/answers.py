@@ -293,7 +293,8 @@ def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None 
         return paragraphs[0]
     # Records of one instrument alone leave out what the others tell.
     rows = rows.reindex(columns=rows.columns.union(_LAB))
-    for machine, part in rows.groupby("machine"):
+    for machine in rows.machine.value_counts().index:  # the one with most to say first
+        part = rows[rows.machine == machine]
         said = [*_factorial(part), *_fitted(part), *_levels(part), *_two_engines(part)]
         said = [f"- {one}" for one in [*said, *_held(part)]]
         paragraphs += [f"On {machine}:", "\n".join(said)]

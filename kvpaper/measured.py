@@ -225,8 +225,8 @@ def deaths(records: Iterable[Record]) -> list[Row]:
         cause = record["cause"]
         line = cause["evidence"][0]
         outer = [one["text"] for one in cause.get("ruled_out", ()) if "outer" in one["why"]]
-        told = {"message": "".join(outer[:1]), "cause": cause["kind"], "line": line["text"]}
-        told |= {"process": line["process"]}
+        told = {"message": "".join(outer[:1]), "cause": cause["kind"], "process": line["process"]}
+        told["line"] = line["text"].partition(". ")[0]  # its advice left out
         rows.append(_row("deaths", 1, **told, **at, **_cell(record)))
     return rows
 

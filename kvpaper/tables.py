@@ -69,6 +69,8 @@ def _cell(quantity: str, value: Any) -> str:
         return f"{1e6 * value:.3g} USD per million tokens"
     if len(choices) == 1:
         return f"{_number(units.per(float(value), *choices))} {choices[0]}".rstrip()
+    if math.isinf(value):
+        return _number(value)
     return units.text(float(value), choices).replace("us", "µs")
 
 
@@ -144,11 +146,13 @@ def banded(rows: Rows, columns: str = "quantity", at: list[str] | None = None) -
     frame = pandas.DataFrame(rows)
     if frame.empty:
         return readable(frame)
-    told = (
-        [_cell(row.quantity, value) for value in (row.value, row.low, row.high)]
-        for row in frame.itertuples()
-    )
-    texts = [f"{value} ({low} to {high})" if low else value for value, low, high in told]
+    texts = []
+    for row in frame.itertuples():
+        told = [_cell(row.quantity, value) for value in (row.value, row.low, row.high)]
+        unit = re.search(r"( [^\d ]+)?$", told[0])[0]
+        unit = unit if all(text.endswith(unit) for text in told) else ""
+        value, low, high = (text.removesuffix(unit) for text in told)
+        texts.append((f"{value} ({low} to {high})" if low else value) + unit)
     own = ("quantity", "value", "low", "high", columns)
     return readable(
         frame.assign(value=texts)

@@ -1,4 +1,5 @@
 import doctest
+import math
 import re
 
 import pytest
@@ -117,3 +118,6 @@ def test_a_band_stands_behind_its_value_and_only_where_there_is_one():
     text = tables.banded(rows, "level").data
     assert re.findall(r'data-label="(?:a|b)">([^<]+)<', text) == ["1 s (500 ms to 2 s)", "3 s"]
     assert "Nothing to list" in tables.banded([]).data
+    for low, high, shown in ((1.0, 3.0, "2 (1 to 3) s"), (1.0, math.inf, "2 s (1 s to ∞)")):
+        told = tables.banded([{**at, "value": 2.0, "low": low, "high": high}]).data
+        assert f">{shown}<" in told

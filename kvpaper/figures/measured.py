@@ -19,7 +19,7 @@ _PLAIN = ("copy", "get")
 _LEVELS = {
     "recompute": "recomputed",
     "engine alone": "in the engine's cache",
-    "engine": "the same, last block by LMCache",
+    "engine": "the engine's, last block LMCache's",
     "connector": "in LMCache's DRAM",
     "disk": "on LMCache's disk",
 }
