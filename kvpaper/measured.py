@@ -111,8 +111,9 @@ def summary(ratio_rows: Iterable[Row]) -> list[Row]:
     """Median and 10 to 90 % of the ratios of each formula, by what it was tested on and load."""
     rows = []
     for key, part in _grouped(ratio_rows, ("machine", "formula", "on", "load")):
-        low, middle, high = np.quantile([row["value"] for row in part], (0.1, 0.5, 0.9))
-        rows.append(_row("ratio", middle, low=low, high=high, points=len(part), **key))
+        ends = np.quantile([row["value"] for row in part], (0.1, 0.5, 0.9))
+        low, middle, high = ends.round(2)
+        rows.append(_row("ratio", middle, low=low, high=high, **key, points=len(part)))
     return rows
 
 

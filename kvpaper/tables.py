@@ -154,17 +154,15 @@ def banded(rows: Rows, columns: str = "quantity", at: list[str] | None = None) -
         value, low, high = (text.removesuffix(unit) for text in told)
         texts.append((f"{value} ({low} to {high})" if low else value) + unit)
     own = ("quantity", "value", "low", "high", columns)
-    return readable(
-        frame.assign(value=texts)
-        .pivot_table(
-            index=at or [name for name in frame if name not in own],
-            columns=columns,
-            values="value",
-            aggfunc="first",
-            sort=False,
-        )
-        .reset_index()
+    wide = frame.assign(value=texts).pivot_table(
+        index=at or [name for name in frame if name not in own],
+        columns=columns,
+        values="value",
+        aggfunc="first",
+        sort=False,
     )
+    wide = wide.reset_index()
+    return readable(wide[sorted(wide, key=lambda name: name == "runs")])  # last of all
 
 
 def folded(table: "HTML | Rows", summary: str) -> "HTML":
