@@ -547,7 +547,7 @@ def fleets(cases: pd.DataFrame, ways: Mapping[str, str] | None = None) -> pd.Dat
                 {
                     "model": case.model,
                     "fleet": words,
-                    "usd_per_million_output_tokens": cost,
+                    "usd_per_million": cost,
                     "best": told,
                 }
             )
@@ -579,8 +579,8 @@ def contrasts(cases: pd.DataFrame) -> list[dict]:
     """Interaction and split of the saving of some cases, rows with ``low`` and ``high``."""
     quantities = {
         "interaction": "log_interaction",
-        "share_disaggregation": "saved_by_the_split",
-        "share_tiers": "saved_by_tiers",
+        "share_disaggregation": "log_saving_of_the_split",
+        "share_tiers": "log_saving_of_tiers",
     }
     return [
         {
@@ -590,9 +590,10 @@ def contrasts(cases: pd.DataFrame) -> list[dict]:
             "tiers": _scope(case["scope"]),
             "ttft_target_s": case["ttft_slo_s"],
             "quantity": quantity,
-            "value": case[name],
-            "low": case[f"{name}_low"],
-            "high": case[f"{name}_high"],
+        }
+        | {
+            end: round(case[f"{name}{band}"], 3) + 0.0
+            for end, band in zip(("value", "low", "high"), _BANDS, strict=True)
         }
         for case in cases[cases.interaction.notna()].to_dict("records")
         for name, quantity in quantities.items()

@@ -203,12 +203,16 @@ def test_fleets_tell_their_configuration(public):
         "256\N{NO-BREAK SPACE}GB of host DRAM a GPU"
     )
     missed = found[found.model == "Llama-3.1-70B"]
-    assert set(missed.usd_per_million_output_tokens) == {"infeasible"}
+    assert set(missed.usd_per_million) == {"infeasible"}
     assert set(missed.best) == {"the first token comes too late"}
 
 
 def test_contrasts_have_bands(public):
     found = pd.DataFrame(decision.contrasts(decision.base(public)))
-    assert set(found.quantity) == {"log_interaction", "saved_by_the_split", "saved_by_tiers"}
+    assert set(found.quantity) == {
+        "log_interaction",
+        "log_saving_of_the_split",
+        "log_saving_of_tiers",
+    }
     assert (found.low < found.value).all()
     assert (found.value < found.high).all()
