@@ -210,10 +210,9 @@ def table(answer: dict[str, Any]) -> str:
     shown = [points[index] for index in answer["frontier"]]
     if not shown and points:
         lines.append("none meets the targets; the nearest:")
-        ever = [one for one in points if None not in (one["ttft_s"][late], one["tpot_s"][late])]
-        shown = sorted(
-            ever, key=lambda one: max(one[name][late] / targets[name] for name in names)
-        )[:3]
+        ever = [one for one in points if one["ttft_s"][late] is not None]
+        worst = [max((one[name][late] or 0) / targets[name] for name in names) for one in ever]
+        shown = [ever[index] for index in sorted(range(len(ever)), key=worst.__getitem__)[:3]]
     if not shown:
         return lines[0]
     head = (f"TTFT {late}", f"TPOT {late}", "USD/M tokens", "GPUs", "pools", "DRAM", "NVMe")

@@ -31,6 +31,11 @@ class Point(NamedTuple):
         """The point in words and numbers, for JSON."""
         return self._asdict() | {"pools": ":".join(map(str, self.pools))}
 
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> "Point":
+        """The point that was told."""
+        return cls(**told | {"pools": tuple(map(int, told["pools"].split(":")))})
+
 
 def grid(scenario: Scenario, trace: BlockTrace) -> list[Point]:
     """Every combination of what the scenario's section ``sweep`` lists.

@@ -185,15 +185,21 @@ def knee(latency_s: Sequence[float], usd: Sequence[float]) -> int | None:
     return int(np.flatnonzero(total <= total.min())[-1])
 
 
-def _best(points: list[dict[str, Any]], percentile: float, model: str | None = None) -> dict:
-    """Frontier and knee of the points that meet the targets, of one model or of all."""
-    late, cost = f"p{percentile:g}", "usd_per_million_output_tokens"
-    usd = [
-        one[cost] if one["feasible"] and model in (None, one["cell"]["model"]) else None
-        for one in points
-    ]
-    usd = [math.inf if value is None else value for value in usd]
-    latency_s = [one["ttft_s"][late] or math.inf for one in points]
+def best(
+    points: list[dict[str, Any]], percentile: float, model: str | None = None, late: bool = False
+) -> dict[str, Any]:
+    """Frontier and knee of points, as :func:`sweep` gives them, that meet the targets.
+
+    ``model`` leaves only those of one model; with ``late`` those that miss the targets count too.
+    """
+    usd, latency_s = [], []
+    for one in points:
+        of_model = model in (None, one["cell"]["model"])
+        cost = one["usd_per_million_output_tokens"]
+        first_s = one["ttft_s"][f"p{percentile:g}"]
+        counts = of_model and (late or one["feasible"]) and None not in (cost, first_s)
+        usd.append(cost if counts else math.inf)
+        latency_s.append(first_s if counts else math.inf)
     on = frontier(latency_s, usd)
     bend = knee([latency_s[one] for one in on], [usd[one] for one in on])
     return {"frontier": on, "knee": None if bend is None else on[bend]}
@@ -215,10 +221,10 @@ def _answer(scenario: Scenario, found: dict[Point, dict[str, Any]]) -> dict[str,
     warned = Counter(text for one in points for text in one["warnings"])
     return {
         "points": points,
-        **_best(points, slo.percentile),
+        **best(points, slo.percentile),
         "failed": failed,
         "by_model": {
-            name: _best(points, slo.percentile, name)
+            name: best(points, slo.percentile, name)
             for name in dict.fromkeys(one["cell"]["model"] for one in points)
         },
         "targets": {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s, "percentile": slo.percentile},
