@@ -1,0 +1,91 @@
+"""How far the replay is off, in sentences that follow from the rows."""
+
+from typing import TYPE_CHECKING
+
+from kvpaper import answers
+
+if TYPE_CHECKING:
+    import pandas
+
+# What counts as near.
+_NEAR = 0.1
+
+
+def answer(rows: "pandas.DataFrame") -> str:
+    """What engines and the planner say of the replay; ``rows`` are those of both."""
+    rows = rows.reindex(columns=rows.columns.union(["machine", "over"]))
+    found = [_engines(str(machine), part) for machine, part in rows.groupby("machine")]
+    return "\n\n".join([*(found or [_NONE]), _planner(rows)])
+
+
+_NONE = "No open loop of real engines has a record yet, so the replay is held against none."
+
+
+def _engines(machine: str, rows: "pandas.DataFrame") -> str:
+    """Hits, times, and the closed form beside, of the loops of one machine."""
+    counts = {name: int(part.value.sum()) for name, part in rows.groupby("quantity")}
+    medians = {over: _ratios(rows, "ttft", 50, over) for over in ("simulated", "predicted")}
+    loops = len(medians["simulated"])
+    near = int((abs(medians["simulated"] - 1) <= _NEAR).sum())
+    late_s = rows[rows.quantity == "longest_delay_of_sending_s"].value.max()
+    late = f", in which a request was sent {answers.duration(late_s)} late because all stood still"
+    return (
+        f"On {machine}, {answers.counted(loops, 'open loop')} of real engines ran"
+        f"{late if late_s > 1 else ''}. The replay finds as many cached tokens for "
+        f"{counts['requests'] - counts['requests_that_differ']:,} of {counts['requests']:,} "
+        f"requests. Measured over simulated, the median time to first token is "
+        f"{_range(medians['simulated'])}, within {_NEAR:.0%} in {near} of {loops}; the 90th "
+        f"percentile is {_range(_ratios(rows, 'ttft', 90))}, the median time per token "
+        f"{_range(_ratios(rows, 'tpot', 50))}. Measured over the closed form, the median time to "
+        f"first token is {_range(medians['predicted'])}."
+    )
+
+
+def _ratios(
+    rows: "pandas.DataFrame", name: str, percentile: int, over: str = "simulated"
+) -> "pandas.Series":
+    at = (rows.quantity == f"{name}_ratio") & (rows.percentile == percentile)
+    return rows[at & (rows.over == over)].value
+
+
+def _range(values: "pandas.Series") -> str:
+    low, high = f"{values.min():.2f}", f"{values.max():.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _planner(rows: "pandas.DataFrame") -> str:
+    """Whether two pools win, and by how much, beside the planner that is asked the same."""
+    names = ["quantity", "pools", "model", "element", "factors"]
+    told = rows[rows.kind == "tabulated"].set_index(names).value.sort_index()
+    played = rows[rows.arrivals.notna()].set_index(names)
+    parts, sizes = [], {}
+    for (spread, factors), part in played[played.kind == "simulated"].groupby(
+        ["arrivals", "factors"], sort=False
+    ):
+        own = part.value.sort_index()
+        gain, said = own["two_over_one"], told["two_over_one"].reindex(own["two_over_one"].index)
+        same = int(((gain > 1) == (said > 1)).sum())
+        how = "without its factors" if factors == "none" else "with its factors on two pools"
+        parts.append(
+            f"at {spread} arrivals and {how}, {same} of {len(gain)} verdicts, and "
+            f"{_range(gain / said)} of the ratio"
+        )
+        for pools in ("one", "two"):
+            sizes[spread, factors, pools] = _range(own[_RATE, pools] / told[_RATE, pools])
+    expected, own = (
+        played[played.kind == kind].set_index("arrivals", append=True).value["two_over_one"]
+        for kind in ("predicted", "simulated")
+    )
+    wins = told["two_over_one"]
+    wins = wins[wins.index.get_level_values("factors") != "none"]
+    one, two = (sizes["steady", "the planner's", pools] for pools in ("one", "two"))
+    return (
+        f"The planner lets two pools win over one for {(wins > 1).sum()} of {len(wins)} models and "
+        f"caches; its ratio is {_range(wins)}. Asked the same, the search over replays gives "
+        f"{'; '.join(parts)}. At steady arrivals and with its factors, one pool does {one} and two "
+        f"pools do {two} of what the planner says. The closed form gives "
+        f"{_range(expected / own.reindex(expected.index))} of the ratio of the replays."
+    )
+
+
+_RATE = "tokens_per_s_per_gpu"
