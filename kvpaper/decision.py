@@ -54,7 +54,7 @@ def cases(rows: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     rows : pandas.DataFrame
-        Rows of :func:`kvpaper.serving.cells.rows` at coordinates out of ``AT``, and
+        Rows of ``kvpaper.serving.cells.rows`` at coordinates out of ``AT``, and
         ``cold_prefill_s`` by model and trace.
 
     Returns
@@ -196,7 +196,7 @@ def combined(own: pd.DataFrame, public: pd.DataFrame) -> str:
     Parameters
     ----------
     own, public : pandas.DataFrame
-        Cases of the scenario and of the published grid, from :func:`cases`.
+        Cases of the scenario and of the published grid, from ``cases``.
     """
     grid, paragraphs = main(public), [_own(main(own).iloc[0])]
     if len(grid):
@@ -377,7 +377,7 @@ def when_to_buy(own: pd.DataFrame, public: pd.DataFrame, rows: pd.DataFrame) -> 
     Parameters
     ----------
     own, public : pandas.DataFrame
-        Cases of the scenario and of the published grid, from :func:`cases`.
+        Cases of the scenario and of the published grid, from ``cases``.
     rows : pandas.DataFrame
         Rows of the published grid, for what turns the verdict and for break-even intervals.
     """
@@ -480,12 +480,13 @@ _INPUTS = {
     "dram price": ("DRAM at {} USD/GB", "USD/GB"),
     "nvme price": ("NVMe at {} USD/GB", "USD/GB"),
     "gpu price": ("a GPU at {} USD/hour", "USD/hour"),
+    "gpus": ("a fleet of {} GPUs", ""),
 }
 
 
 def amount(name: str, value: float) -> str:
     """A varied input with its value, in words."""
-    words, unit = _INPUTS.get(name, (f"{name} of {{}}", ""))
+    words, unit = _INPUTS[name]
     shown = unit(value) if callable(unit) else f"{units.per(value, unit):.3g}"
     return words.format(shown)
 

@@ -133,6 +133,7 @@ def varied():
             "nic": (1.25e9, 12.5e9, 50e9),
             "dram price": (3e-9, 13.8e-9, 39e-9),
             "nvme price": (1e-10, 3.65e-10),
+            "gpus": (16.0, 32.0),
             "gpu price": (1.85 / 3600, 3.5 / 3600, 7 / 3600),
         }.items():
             for place, price in enumerate(prices):

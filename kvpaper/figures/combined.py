@@ -30,6 +30,7 @@ _INPUTS = {
     "dram price": ("DRAM [USD/GB]", "USD/GB"),
     "nvme price": ("NVMe [USD/GB]", "USD/GB"),
     "gpu price": ("GPU [USD/hour]", "USD/hour"),
+    "gpus": ("GPUs of the fleet", ""),
 }
 
 
