@@ -7,6 +7,7 @@ import re
 import sys
 from typing import Any, NoReturn
 
+from kvpaper.advise import command as advise
 from kvpaper.errors import InputError, hint
 from kvpaper.lab import command as lab
 from kvpaper.reuse import command
@@ -122,6 +123,10 @@ def _parser() -> argparse.ArgumentParser:
     sweep = commands.add_parser("sweep", help="replay a grid of fleets: latency against cost")
     serving.add_sweep_arguments(sweep)
     sweep.set_defaults(run=serving.run_sweep)
+
+    advice = commands.add_parser("advise", help="what to buy, and whether to split: a decision")
+    advise.add_arguments(advice)
+    advice.set_defaults(run=advise.run)
 
     diagnose = commands.add_parser(
         "diagnose",

@@ -1,0 +1,232 @@
+"""The decision: the cheapest cell that meets the targets, and no more than noise allows."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from kvpaper.errors import InputError
+from kvpaper.scenario import Scenario
+from kvpaper.serving import arrivals
+from kvpaper.serving.case import Case, Configuration
+from kvpaper.serving.cells import Bench, Cell, best_cells, costed, half_width
+from kvpaper.serving.fleet import Tier
+from kvpaper.serving.search import Targets
+from kvpaper.traces.block_trace import BlockTrace
+
+Band = tuple[float, float, float]
+CRITICAL_PATH, PREFETCH, NOT = "critical path", "prefetch", "do not buy"
+# Of a log; of a replay at the rate of the closed form, which the replay does not reach.
+_LEAST_REQUESTS, _MOST_REQUESTS = 100, 30_000
+# Fewer instances hardly split.
+_INSTANCES = 4
+_LEAST_SHARE = 1 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """One priced tier: what is bought of it, and what that saves.
+
+    Attributes
+    ----------
+    use : str
+        ``critical path`` if it pays where no fetch runs ahead; ``prefetch`` or ``do not buy``.
+    bytes : float
+        For the whole fleet [B].
+    all : bool
+        Whether that is all that the scenario offers.
+    saving : Band or None
+        What it saves; of a tier that is not bought, what the least of it would save
+        [USD per output token].
+    saving_waiting : Band or None
+        What it saves where a fetch starts only when an instance turns to its request.
+    """
+
+    use: str
+    bytes: float = 0.0
+    all: bool = False
+    saving: Band | None = None
+    saving_waiting: Band | None = None
+
+
+@dataclass(slots=True)
+class Decision:
+    """What was decided, and all that was costed on every seed for it.
+
+    Attributes
+    ----------
+    bench : Bench
+    cells : dict
+        The four cells by name.
+    best, chosen : Cell or None
+        The cheapest, and the simplest that is not dearer beyond noise; None if none is feasible.
+    options : list of Cell
+        All feasible configurations, the cells first.
+    tiers : dict
+        Priced tiers by name.
+    """
+
+    bench: Bench
+    cells: dict[str, Cell]
+    best: Cell | None = None
+    chosen: Cell | None = None
+    options: list[Cell] = field(default_factory=list)
+    tiers: dict[str, Bought] = field(default_factory=dict)
+
+    def cost(self, chosen: Configuration, near: Cell) -> Cell:
+        """A configuration on every seed, near the rate of a cell."""
+        targets = targets_of(self.bench.case.scenario)
+        cell = costed(self.bench, targets, near.name, chosen, start=near.steps[0])
+        if cell.feasible:
+            self.options.append(cell)
+        return cell
+
+
+Kind = tuple[bool, tuple[str, ...]]
+
+
+def kind(chosen: Configuration) -> Kind:
+    """What a decision is about: whether pools are split, and which tiers are bought."""
+    return chosen.decode is not None, tuple(tier.name for tier in chosen.tiers)
+
+
+def sized(scenario: Scenario) -> Scenario:
+    """The scenario, with a fleet that can be split where it states none."""
+    if {"fleet.prefill.instances", "fleet.decode.instances"} & scenario.leaves.keys():
+        return scenario
+    prefill = scenario.fleet.prefill.model_copy(update={"instances": _INSTANCES})
+    return replace(scenario, fleet=scenario.fleet.model_copy(update={"prefill": prefill}))
+
+
+def bench_of(scenario: Scenario, trace: BlockTrace) -> Bench:
+    """A bench whose replays are near what the fleet can serve, and short enough to make many.
+
+    Raises
+    ------
+    InputError
+        If the log is too small for a percentile.
+    """
+    if trace.requests < _LEAST_REQUESTS or not trace.duration_s:
+        found = f"{trace.requests} requests in {trace.duration_s:g} s"
+        raise InputError("trace", found, f"at least {_LEAST_REQUESTS} over some time")
+    bench, targets = Bench(Case.of(scenario, trace), trace), targets_of(scenario)
+    case, rate = bench.case, 0.0
+    for way in case.ways:
+        if way.gpus <= case.gpus:
+            whole = Configuration(way, case.gpus // way.gpus)
+            rate = max(rate, bench.predicted(whole, targets)[0])
+    times, seconds = rate / bench.load.requests_per_s, _MOST_REQUESTS / max(rate, 1e-9)
+    if times <= 8 and seconds >= trace.duration_s:
+        return bench
+    more = arrivals.scaled(trace, max(1.0, times / 4))
+    away_s = np.abs(more.arrival_s - more.duration_s / 2)
+    part = more.select(np.flatnonzero(away_s <= seconds / 2))
+    return Bench(case, replace(part, arrival_s=part.arrival_s - part.arrival_s[0]))
+
+
+def targets_of(scenario: Scenario) -> Targets:
+    return Targets(scenario.slo.ttft_s, scenario.slo.tpot_s, scenario.slo.percentile)
+
+
+def band_of(values: np.ndarray) -> Band:
+    """Mean over seeds, and the ends of its band."""
+    middle, half = float(values.mean()), half_width(values)
+    return middle, middle - half, middle + half
+
+
+def saving(cell: Cell, over: Cell) -> Band:
+    """What a cell saves over another, seed by seed [USD per output token]; infinite if only it can.
+
+    Seeds are paired: both serve the same requests.
+    """
+    if cell.feasible and over.feasible:
+        return band_of(over.usd_per_token - cell.usd_per_token)
+    end = np.inf if cell.feasible else -np.inf
+    return end, end, end
+
+
+def cheaper(cell: Cell, than: Cell) -> bool:
+    """Whether it is cheaper beyond noise."""
+    return saving(cell, than)[1] > 0
+
+
+def cheapest(cells: Iterable[Cell]) -> Cell:
+    return min(cells, key=lambda cell: float(cell.usd_per_token.mean()))
+
+
+def decide(bench: Bench, told: Callable[[str], None] = lambda _: None) -> Decision:
+    """The four cells, the simplest of what noise does not tell apart, and the use of each tier."""
+    told("the four cells")
+    decision = Decision(bench, best_cells(bench, targets_of(bench.case.scenario)))
+    decision.options = [cell for cell in decision.cells.values() if cell.feasible]
+    told("how much of each tier, and whether it may be waited for")
+    names = [offer[0].name for offer in bench.case.offers]
+    if not decision.options:
+        decision.tiers = {name: Bought(NOT) for name in names}
+        return decision
+    decision.best = cheapest(decision.options)
+    decision.chosen = _simplest(decision)
+    decision.tiers = {name: _bought(decision, name) for name in names}
+    return decision
+
+
+def _simplest(decision: Decision) -> Cell:
+    """A simpler cell, then fewer tiers, then half of them, while the best is not cheaper."""
+    best, case = decision.best, decision.bench.case
+
+    def levers(cell: Cell) -> tuple[int, float]:
+        split, tiers = kind(cell.configuration)
+        return split + bool(tiers), float(cell.usd_per_token.mean())
+
+    chosen = min((one for one in decision.options if not cheaper(best, one)), key=levers)
+    for tier in reversed(chosen.configuration.tiers):
+        fewer = decision.cost(_without(chosen.configuration, tier.name), chosen)
+        if not cheaper(best, fewer):
+            chosen = fewer
+    for tier in chosen.configuration.tiers:
+        most = max(one.capacity_bytes for one in _offer(case, tier.name))
+        while tier.capacity_bytes > _LEAST_SHARE * most:
+            tier = replace(tier, capacity_bytes=tier.capacity_bytes / 2)
+            less = decision.cost(_with(chosen.configuration, tier, case), chosen)
+            if cheaper(best, less):
+                break
+            chosen = less
+    return chosen
+
+
+def _bought(decision: Decision, name: str) -> Bought:
+    """Whether a tier is bought and what that saves, also where no fetch runs ahead."""
+    bench, chosen = decision.bench, decision.chosen
+    case, own = bench.case, chosen.configuration
+    offer, held = _offer(case, name), [one.capacity_bytes for one in own.tiers if one.name == name]
+    if not held:
+        more = [decision.cost(_with(own, one, case), chosen) for one in offer[:2]]
+        return Bought(NOT, saving=saving(cheapest(more), chosen))
+    fewer = decision.cost(_without(own, name), chosen)
+    alike = kind(fewer.configuration)
+    rival = cheapest(
+        [fewer, *(one for one in decision.options if kind(one.configuration) == alike)]
+    )
+    waiting = bench.on(replace(case, base=replace(case.base, prefetch_lead_s=None)))
+    there = replace(decision, bench=waiting, options=[])
+    waited = [there.cost(one.configuration, one) for one in (chosen, rival)]
+    saved = saving(*waited)
+    use = CRITICAL_PATH if saved[1] > 0 else PREFETCH
+    gpus = own.prefill.gpus * own.prefill_instances
+    every = held[0] == max(one.capacity_bytes for one in offer)
+    return Bought(use, held[0] * gpus, every, saving(chosen, rival), saved)
+
+
+def _offer(case: Case, name: str) -> tuple[Tier, ...]:
+    return next(offer for offer in case.offers if offer[0].name == name)
+
+
+def _without(chosen: Configuration, name: str) -> Configuration:
+    return chosen._replace(tiers=tuple(tier for tier in chosen.tiers if tier.name != name))
+
+
+def _with(chosen: Configuration, tier: Tier, case: Case) -> Configuration:
+    """The configuration with a tier in its place, fastest first."""
+    held = {one.name: one for one in (*chosen.tiers, tier)}
+    order = [offer[0].name for offer in case.offers]
+    return chosen._replace(tiers=tuple(held[name] for name in order if name in held))

@@ -1,0 +1,219 @@
+"""Which input changes the decision, and from which value on.
+
+Each input is moved alone, to the ends of its range. Where another kind of decision is cheaper at an
+end beyond noise, the value from which on it is lies between, and halving brackets it. Prices need
+no replay: what was costed on every seed is priced anew. For other inputs the best of each kind
+races again; what loses there costs one replay.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvpaper.advise.decide import Decision, Kind, cheaper, cheapest, kind, targets_of
+from kvpaper.scenario import Prices, Scenario
+from kvpaper.serving import arrivals
+from kvpaper.serving.case import Case, Configuration
+from kvpaper.serving.cells import SEEDS, Bench, Cell, Race, best_cells, costed, neighbours
+from kvpaper.serving.search import Targets
+
+SPAN = 4.0
+# A bracket is 19 % wide where it takes replays, 1 % where it does not.
+_HALVINGS, _HALVINGS_OF_PRICES = 3, 8
+_LIMIT_S = 300.0
+
+
+class Input(NamedTuple):
+    """An input that is moved.
+
+    Attributes
+    ----------
+    key, unit : str
+        In the scenario's file, and a unit of its kind.
+    path : tuple of str
+        In the scenario itself.
+    value : float
+    """
+
+    key: str
+    unit: str
+    path: tuple[str, ...]
+    value: float
+
+
+class Flip(NamedTuple):
+    """What was found between the value of an input and one end of its range.
+
+    Attributes
+    ----------
+    input : Input
+    end : float
+    at, last : float or None
+        The nearest value found at which another decision is cheaper beyond noise, and the last
+        before it at which none is; None if none is at the end either.
+    to : Kind or None
+        That other decision; None where nothing meets the targets.
+    """
+
+    input: Input
+    end: float
+    at: float | None = None
+    last: float | None = None
+    to: Kind | None = None
+
+
+def inputs(bench: Bench) -> list[Input]:
+    """What is moved: targets, prices, rates of tiers and of the link, reuse."""
+    scenario, tiers = bench.case.scenario, [offer[0].name for offer in bench.case.offers]
+    rented = scenario.prices.reading == "rented"
+    paths = [
+        ("slo.ttft", "s", ("slo", "ttft_s")),
+        ("slo.tpot", "s", ("slo", "tpot_s")),
+        ("prices.gpu", "USD/hour", ("prices", "gpu_usd_per_s")),
+        *(
+            (f"prices.rent.{tier}", "USD/GB/month", ("prices", "rent", tier))
+            if rented
+            else (f"prices.{tier}", "USD/GB", ("prices", tier))
+            for tier in tiers
+            if scenario.prices.reading != "bundled"
+        ),
+        *(
+            (f"hardware.tiers.{tier}.read", "GB/s", ("hardware", "tiers", tier, "read_bytes_per_s"))
+            for tier in tiers
+        ),
+        ("serving.transfer.rate", "GB/s", ("serving", "transfer", "rate_bytes_per_s")),
+    ]
+    found = [Input(*one, _at(scenario, one[2])) for one in paths]
+    found.append(Input("workload.ceiling", "%", ("workload", "ceiling"), bench.load.curve.ceiling))
+    return [one for one in found if one.value]
+
+
+def flips(decision: Decision, moved: list[Input], told: Callable[[str], None]) -> Iterator[Flip]:
+    """What each input changes, at each end; an input that time does not allow is left out."""
+    started_s = time.monotonic()
+    for one in moved:
+        told(one.key)
+        for end in _ends(decision, one):
+            if time.monotonic() - started_s < _LIMIT_S:
+                yield _flip(decision, one, end)
+
+
+def _ends(decision: Decision, moved: Input) -> list[float]:
+    """Ends of the range that can change something: a slower part that is not used cannot."""
+    low, high = moved.value / SPAN, moved.value * SPAN
+    if moved.path[0] == "workload":
+        return [0.0]
+    if moved.path[0] in ("slo", "prices") or decision.chosen is None:
+        return [low, high]
+    split, tiers = kind(decision.chosen.configuration)
+    used = split if moved.path[0] == "serving" else moved.path[2] in tiers
+    return [low if used else high]
+
+
+def _flip(decision: Decision, moved: Input, end: float) -> Flip:
+    base = decision.chosen and kind(decision.chosen.configuration)
+    last, at, to = moved.value, end, _decided(decision, moved.path, end)
+    if to == base:
+        return Flip(moved, end)
+    for _ in range(_HALVINGS_OF_PRICES if moved.path[0] == "prices" else _HALVINGS):
+        middle = (last * at) ** 0.5 if end else (last + at) / 2
+        there = _decided(decision, moved.path, middle)
+        if there == base:
+            last = middle
+        else:
+            at, to = middle, there
+    return Flip(moved, end, at, last, to)
+
+
+def _at(part: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        part = part[name] if isinstance(part, dict) else getattr(part, name)
+    return part
+
+
+def _moved(part: Any, path: tuple[str, ...], value: float) -> Any:
+    """The scenario, or a part of it, with another value at a path."""
+    name, *rest = path
+    changed = {name: _moved(_at(part, (name,)), rest, value) if rest else value}
+    if isinstance(part, dict):
+        return part | changed
+    return (
+        replace(part, **changed) if isinstance(part, Scenario) else part.model_copy(update=changed)
+    )
+
+
+def _decided(decision: Decision, path: tuple[str, ...], value: float) -> Kind | None:
+    """The decision where an input has another value: another one only beyond noise."""
+    bench, case = decision.bench, decision.bench.case
+    if path[0] == "workload":
+        lost = arrivals.strangers(bench.trace, 1 - value / bench.load.curve.ceiling)
+        return _raced(decision, Bench(case, lost), targets_of(case.scenario))
+    scenario = _moved(case.scenario, path, value)
+    if path[0] == "prices":
+        return _repriced(decision, scenario.prices)
+    if path[0] != "slo":
+        bench = bench.on(Case.of(scenario, bench.trace))
+    return _raced(decision, bench, targets_of(scenario))
+
+
+def repriced(bench: Bench, cell: Cell, prices: Prices) -> Cell:
+    """The cell at other prices, from the replays that it rests on."""
+    targets = targets_of(bench.case.scenario)
+    runs = [
+        bench.highest(cell.configuration, targets, seed, step, prices)
+        for seed, step in zip(SEEDS, cell.steps, strict=True)
+    ]
+    return replace(cell, usd_per_token=np.array([usd for _, usd in runs]))
+
+
+def _repriced(decision: Decision, prices: Prices) -> Kind | None:
+    if decision.chosen is None:
+        return None
+    cells = [repriced(decision.bench, cell, prices) for cell in decision.options]
+    base, best = kind(decision.chosen.configuration), cheapest(cells)
+    own = cheapest(cell for cell in cells if kind(cell.configuration) == base)
+    return kind(best.configuration) if cheaper(best, own) else base
+
+
+def _raced(decision: Decision, bench: Bench, targets: Targets) -> Kind | None:
+    if decision.chosen is None:
+        feasible = [cell for cell in best_cells(bench, targets).values() if cell.feasible]
+        return kind(cheapest(feasible).configuration) if feasible else None
+    base = kind(decision.chosen.configuration)
+    best: dict[Kind, Cell] = {}
+    for cell in sorted(decision.options, key=lambda cell: float(cell.usd_per_token.mean())):
+        best.setdefault(kind(cell.configuration), cell)
+
+    def raced(cells: Iterable[Cell], beside: bool) -> Race:
+        race = Race(bench, targets, None)
+        for cell in cells:
+            own, rate = _adapted(cell.configuration, bench.case), float(cell.requests_per_s.mean())
+            for chosen in (own, *(neighbours(own, bench.case.gpus) if beside else ())):
+                race.run(chosen, rate)
+        return race
+
+    race = raced(best.values(), False)
+    if race.best is None or kind(race.best) == base:
+        return race.best and base
+    other, own = (
+        one.best and costed(bench, targets, "", one.best, start=one.step)
+        for one in (race, raced([best[base]], True))
+    )
+    return kind(race.best) if own is None or cheaper(other, own) else base
+
+
+def _adapted(chosen: Configuration, case: Case) -> Configuration:
+    """The configuration with what the case says of its ways and tiers."""
+    ways = {way.name: way for way in case.ways}
+    parts = {offer[0].name: offer[0] for offer in case.offers}
+    return chosen._replace(
+        prefill=ways[chosen.prefill.name],
+        decode=chosen.decode and ways[chosen.decode.name],
+        tiers=tuple(
+            replace(parts[one.name], capacity_bytes=one.capacity_bytes, admission=one.admission)
+            for one in chosen.tiers
+        ),
+    )
