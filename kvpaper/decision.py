@@ -133,7 +133,11 @@ def _usd(value: float) -> str:
 
 
 def _trace(name: object) -> str:
-    return "a generated log" if name == "generated" else str(name).replace("_", " ")
+    return str(name).replace("_", " ")
+
+
+def _log(name: object) -> str:
+    return "a generated log" if name == "generated" else f"the log {_trace(name)}"
 
 
 def _targets(case) -> str:
@@ -175,7 +179,7 @@ def _lead(case) -> str:
 
 def _own(case) -> str:
     """What the four cells say of a scenario."""
-    where = f"{case.model} on {_trace(case.trace)}"
+    where = f"{case.model} on {_log(case.trace)}"
     if not _is(case.cheapest):
         return f"For {where}, no fleet that was tried meets {_targets(case)}: {_missed(case)}."
     cost = _usd(getattr(case, f"usd_{case.cheapest}"))
@@ -215,7 +219,7 @@ def headline(at: pd.DataFrame) -> str:
     drop = f"{ends} less for {len(saved)}" if len(saved) else "no less for any"
     case = at.iloc[0]
     return (
-        f"On {_trace(case.trace)}, with {_targets(case)}, split pools with tiers cost {drop} of "
+        f"On {_log(case.trace)}, with {_targets(case)}, split pools with tiers cost {drop} of "
         f"{counted(len(at), 'model')} than one pool without tiers."
     )
 

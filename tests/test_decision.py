@@ -188,7 +188,7 @@ def test_when_to_buy_says_what_it_depends_on(own, public, rows):
 def test_the_headline_counts_models(public):
     said = decision.headline(decision.base(public))
     assert said == (
-        "On mooncake conversation, with 2\N{NO-BREAK SPACE}s to the first token and "
+        "On the log mooncake conversation, with 2\N{NO-BREAK SPACE}s to the first token and "
         "40\N{NO-BREAK SPACE}ms a token, split pools with tiers cost 9% to 34% less for 4 of "
         "5 models than one pool without tiers."
     )
