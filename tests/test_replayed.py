@@ -135,5 +135,5 @@ def test_the_knee_is_marked_and_overload_stays_at_the_edge():
     rows.loc[rows.quantity.eq("ttft_s") & rows.pools.eq("1:1"), "value"] = 5000.0
     figure = fleet.pareto(replayed.points(rows), 0.3)
     axes = figure.axes[0]
-    assert axes.get_ylim()[1] == pytest.approx(20 * 0.3)
+    assert 20 * 0.3 < axes.get_ylim()[1] < 10
     assert "knee" in [text.get_text() for text in axes.texts]

@@ -30,7 +30,7 @@ def _cells(rows: pd.DataFrame):
 def pareto(points: pd.DataFrame, target_s: float) -> Figure:
     """Time to the first token against cost of `kvpaper.replayed.points`, with their frontier.
 
-    Pale marks miss a target, those at the upper edge are beyond it; the knee is ringed.
+    Pale marks miss a target, those in the uppermost row are beyond the scale; the knee is ringed.
     """
     if points.empty:
         return nothing("no point of the grid could be replayed")
@@ -43,7 +43,7 @@ def pareto(points: pd.DataFrame, target_s: float) -> Figure:
         for feasible, alpha in ((1, 1.0), (0, 0.35)):
             own = part[part.feasible == feasible]
             axes.plot(own[_COST], own.ttft_s, mark, color=colour, fillstyle="none", markersize=4,
-                      alpha=alpha, clip_on=False)  # fmt: skip
+                      alpha=alpha)  # fmt: skip
     on = points[points.standing != "beaten"]
     axes.plot(on[_COST], on.ttft_s, color=INK, linewidth=0.8, drawstyle="steps-post")
     knee = on[on.standing == "knee"].iloc[0]
@@ -51,12 +51,12 @@ def pareto(points: pd.DataFrame, target_s: float) -> Figure:
     note(axes, "knee", (knee[_COST], knee.ttft_s), (8, 8))
     axes.axhline(target_s, color=DARK_GREY, linestyle=":", label="target")
     axes.set(xscale="log", yscale="log", xlabel="USD per million output tokens",
-             ylabel="time to first token", ylim=(None, top))  # fmt: skip
+             ylabel="time to first token", ylim=(None, 1.4 * top))  # fmt: skip
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.3g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     as_time(axes.yaxis)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     figure.legend(loc="outside lower center", ncols=2, handletextpad=0.3)
     return figure
 

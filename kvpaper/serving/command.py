@@ -52,9 +52,13 @@ def run_sweep(arguments: argparse.Namespace) -> int:
         return 130
     for warning in answer["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
+    reasons: dict[str, list[dict]] = {}
     for one in answer["failed"]:
-        words = ", ".join(f"{name} {value}" for name, value in one["point"].items())
-        print(f"failed: {words}: {one['reason']}", file=sys.stderr)
+        reasons.setdefault(one["reason"], []).append(one["point"])
+    for reason, (first, *more) in reasons.items():
+        words = ", ".join(f"{name} {value}" for name, value in first.items() if value is not None)
+        others = f" and {len(more)} more" if more else ""
+        print(f"failed: {words}{others}: {reason}", file=sys.stderr)
     print(json.dumps(answer, indent=1, allow_nan=False) if arguments.json else table(answer))
     return 0 if answer["points"] else 2
 
@@ -77,14 +81,24 @@ def simulate(name: str, trace: str | None = None, seed: int = 0) -> dict[str, An
 
 
 def given(name: str, trace: str | None, seed: int) -> tuple:
-    """Scenario, what its trace asks at the fleet's rate, the trace's name, seed."""
+    """Scenario, what its trace asks at the fleet's rate, the trace's name, seed.
+
+    A generated trace stands in for a public one that the scenario names and that is not at hand,
+    which a line on standard error tells.
+    """
     from kvpaper import scenario as scenarios
+    from kvpaper.traces import fetch
 
     if not 0 <= seed < 2**63:
         raise InputError("--seed", str(seed), "a whole number from 0 on")
     scenario = scenarios.load(name)
-    source = trace or scenario.workload.trace
-    requests = read(source, "--trace" if trace else scenario.where("workload.trace"))
+    named = scenario.workload.trace
+    if trace is None and named in fetch.TRACES and fetch.fetched(named) is None:
+        print(f"warning: no {named} (make traces): a generated trace instead", file=sys.stderr)
+        requests, source = read(None, ""), f"generated instead of {named}"
+    else:
+        source = trace or named
+        requests = read(source, "--trace" if trace else scenario.where("workload.trace"))
     return scenario, asked(requests, scenario.fleet.rate, seed), source, seed
 
 

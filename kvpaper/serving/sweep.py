@@ -22,7 +22,7 @@ from kvpaper.parallel import map_tasks
 from kvpaper.scenario import Scenario
 from kvpaper.serving import command
 from kvpaper.serving.grid import Point, at, grid
-from kvpaper.traces.block_trace import BlockTrace
+from kvpaper.traces.block_trace import BlockTrace, require_identity
 
 FOLDER = data.FOLDER.parent / ".cache" / "sweep"
 
@@ -76,6 +76,7 @@ def sweep(
     """
     if not requests.requests:
         raise InputError(source or "trace", "no requests", "at least one")
+    require_identity(requests.block_tokens, source or "trace")
     points = grid(scenario, requests)
     common = (scenario, requests, source, seed)
     found: dict[Point, dict[str, Any]] = {}

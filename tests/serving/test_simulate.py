@@ -5,6 +5,7 @@ import json
 import pytest
 
 from kvpaper import cli
+from kvpaper.traces import fetch
 
 
 def run(capsys, *arguments):
@@ -54,6 +55,14 @@ def test_a_log_of_ones_own(capsys, tmp_path):
     assert answer["requests"] == 40
     assert answer["cell"]["latencies"] == "tabulated"
     assert answer["hit_tokens"]["hbm"] == 15 * 512
+
+
+def test_a_public_trace_that_is_not_at_hand_has_a_stand_in(capsys, monkeypatch):
+    monkeypatch.setattr(fetch, "fetched", lambda name: None)
+    code, out, err = run(capsys, "paper", "--json")
+    assert code == 0
+    assert json.loads(out)["cell"]["trace"] == "generated instead of mooncake_conversation"
+    assert "warning: no mooncake_conversation (make traces): a generated trace instead" in err
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,8 @@ def test_a_cache_smaller_than_a_request_is_a_reason_and_nothing_left_is_told(cap
     assert code == 2
     assert (answer["points"], answer["frontier"], answer["knee"]) == ([], [], None)
     assert all("kv_tokens: found a request of" in one["reason"] for one in answer["failed"])
-    assert err.count("failed: ") == 6
+    assert err.count("failed: ") == 1
+    assert "failed: pools 1, dram_bytes 0.0, nvme_bytes 0.0, router prefix and 5 more: " in err
 
 
 def test_overload_and_requests_out_of_order_are_answered(tmp_path):
@@ -232,6 +233,15 @@ def test_an_empty_trace_is_refused(capsys, tmp_path):
     assert err.count("\n") == 1
     with pytest.raises(InputError, match="no requests"):
         sweep(loaded(tmp_path), REQUESTS.select([]), processes=1)
+
+
+def test_arrivals_without_blocks_are_refused(capsys, tmp_path):
+    log = tmp_path / "azure.csv"
+    log.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:01:51,10,5\n")
+    code, out, err = run(capsys, written(tmp_path), "--trace", log, "--keep", tmp_path)
+    assert (code, out) == (2, "")
+    assert "arrivals and lengths only" in err
+    assert err.count("\n") == 1
 
 
 # What is kept
