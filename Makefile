@@ -93,12 +93,12 @@ env: $(ENV) ## Make the environment .venv from the lock
 engine-env: $(ENGINE) ## Make the environment .engine: vLLM for CPUs, LMCache, NIXL (3 GB)
 
 .PHONY: measure
-measure: $(ENV) ## Time the tiers of this machine: memory, disk, LMCache if .engine is there (2 minutes)
+measure: $(ENV) ## Time the tiers of this machine: memory, disk, LMCache if .engine is there (1 to 3 minutes)
 	$(BIN)/kvpaper measure tiers $(addprefix --python ,$(wildcard .engine/bin/python))
 
 .PHONY: canary
-canary: $(ENV) $(ENGINE) ## The paper's 2x2 and disaggregation on real engines of this machine (about an hour)
-	@echo "This starts about 20 engines one after the other: an hour on two quiet cores, 16 GiB of memory,"
+canary: $(ENV) $(ENGINE) ## The paper's 2x2 and disaggregation on real engines of this machine (an hour or two)
+	@echo "This starts about 20 engines one after the other: an hour or two on two quiet cores, 16 GiB of memory,"
 	@echo "5 GB of disk. Ctrl-C loses the cell under way; the next call goes on after it. Records: data/measured"
 	$(BIN)/kvpaper measure disagg --connector nixl
 	$(BIN)/kvpaper measure disagg --connector lmcache --loops shared:0.3:1

@@ -21,16 +21,17 @@ _LEAST, _MOST, _BUDGET_S = 3, 15, 0.4
 Act = Callable[[int], Any]
 
 
-def timed(act: Act, places: int, prepare: Callable[[], Any] = list) -> dict[str, list[float]]:
+def timed(act: Act, places: int, prepare: Act | None = None) -> dict[str, list[float]]:
     """Times of an action [s], each at the next of its places, the first one as a warm-up.
 
     Moving on keeps the caches of the processor from holding what is moved. Three times at least,
-    then until .4 s are spent or there are fifteen. What is to be prepared each time does not count.
+    then until .4 s are spent or there are fifteen. What prepares a place does not count.
     """
     taken: list[float] = []
     while len(taken) <= _LEAST or (len(taken) <= _MOST and sum(taken[1:]) < _BUDGET_S):
         place = len(taken) % places
-        prepare()
+        if prepare:
+            prepare(place)
         before = time.perf_counter()
         act(place)
         taken.append(time.perf_counter() - before)
@@ -199,10 +200,10 @@ class Backends:
             self.target[number].copy_(held.tensor)
             held.ref_count_down()
 
-    def forget(self) -> None:
-        """Have what is on disk nowhere else."""
-        for path in self.folder.rglob("*.pt"):
-            forget(path)
+    def drop(self, chunks: int, place: int) -> None:
+        """Have that many chunks on disk and out of the page cache, those at a place."""
+        for key in self.keys[place * chunks : (place + 1) * chunks]:
+            forget(self.folder / f"{key.to_string().replace('/', '-')}.pt")
 
     def remove(self) -> None:
         """Forget the chunks in both backends."""
@@ -223,24 +224,28 @@ def lmcache_rows(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     torch.set_num_threads(1)  # else the wait for the second thread is what is timed
     for shape in request["shapes"]:
-        both = Backends(shape, Path(request["folder"]) / "lmcache")
-        both.store()
-        both.get(both.disk, both.most, 0)  # so that all of it is in the page cache
-        ways = (
-            ("LMCache DRAM", "get", both.dram, list),
-            ("LMCache disk", "page cache", both.disk, list),
-            ("LMCache disk", "page cache dropped", both.disk, both.forget),
-        )
-        for tier, way, backend, prepare in ways:
-            for tokens in shape["tokens"]:
-                if chunks := tokens // CHUNK_TOKENS:
-                    at = {"shape": shape["name"], "tokens": tokens, "to": "cpu"}
-                    at["bytes"] = tokens * shape["token_bytes"]
-                    get = partial(both.get, backend, chunks)
-                    yield fetch(tier, way, at, timed(get, both.most // chunks, prepare))
-        if not (both.target == both.source).all():
-            raise ValueError("LMCache gave back other values than it was given")
-        both.remove()
+        yield from _backend_rows(shape, Path(request["folder"]) / "lmcache")
+
+
+def _backend_rows(shape: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
+    both = Backends(shape, folder)
+    both.store()
+    both.get(both.disk, both.most, 0)  # so that all of it is in the page cache
+    for tier, way, backend, dropped in (
+        ("LMCache DRAM", "get", both.dram, False),
+        ("LMCache disk", "page cache", both.disk, False),
+        ("LMCache disk", "page cache dropped", both.disk, True),
+    ):
+        for tokens in shape["tokens"]:
+            if chunks := tokens // CHUNK_TOKENS:
+                at = {"shape": shape["name"], "tokens": tokens, "to": "cpu"}
+                at["bytes"] = tokens * shape["token_bytes"]
+                get, drop = partial(both.get, backend, chunks), partial(both.drop, chunks)
+                times = timed(get, both.most // chunks, drop if dropped else None)
+                yield fetch(tier, way, at, times)
+    if not (both.target == both.source).all():
+        raise ValueError("LMCache gave back other values than it was given")
+    both.remove()
 
 
 def main() -> None:

@@ -63,6 +63,21 @@ def test_device_rows_on_a_processor(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"asked", "rows"}
 
 
+@pytest.mark.skipif(not ENGINE.exists(), reason="needs the engine's environment")
+def test_lmcache_gives_back_what_it_was_given(tmp_path):
+    shape = {"name": "canary", "layers": 24, "kv_heads": 2, "head_dim": 64, "token_bytes": 12_288}
+    request = {"folder": str(tmp_path), "shapes": [shape | {"tokens": [128, 256, 512]}]}
+    (tmp_path / "asked").write_text(json.dumps(request))
+    command = [ENGINE, drive.__file__, "lmcache", tmp_path / "asked", tmp_path / "rows"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    ways = ["get", "page cache", "page cache dropped"]
+    assert [(row["way"], row["tokens"]) for row in rows] == [
+        (w, n) for w in ways for n in (256, 512)
+    ]
+    assert not list(tmp_path.rglob("*.pt"))
+
+
 def test_a_driver_that_fails_ends_the_run_with_its_rows_so_far(tmp_path, places):
     python = tmp_path / "python"
     python.write_text(
