@@ -288,11 +288,12 @@ def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None 
             "are specified in the chapter on measurements and none has a record."
         )
     completed = sum(record.get("outcome") == "completed" for record in records)
-    paragraphs = [f"{counted(len(records), 'record')}, of which {completed} completed."]
+    lead = f"{counted(len(records), 'record')}, of which {completed} completed."
     if rows is None or rows.empty:
-        return paragraphs[0]
+        return lead
     # Records of one instrument alone leave out what the others tell.
     rows = rows.reindex(columns=rows.columns.union(_LAB))
+    paragraphs = [" ".join([lead, *_verdict(rows)])]
     for machine in rows.machine.value_counts().index:  # the one with most to say first
         part = rows[rows.machine == machine]
         said = [*_factorial(part), *_fitted(part), *_levels(part), *_two_engines(part)]
@@ -301,7 +302,18 @@ def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None 
     return "\n\n".join(paragraphs)
 
 
-_LAB = ["cap", "cause", "cell", "compared", "connector", "formula", "level", "load", "model"]
+_LAB = [
+    "cap",
+    "cause",
+    "cell",
+    "compared",
+    "connector",
+    "formula",
+    "level",
+    "load",
+    "message",
+    "model",
+]
 _LAB += ["process", "prompt_tokens", "run", "shape", "split", "stage", "tier", "tokens", "way"]
 _LOADS = {"quiet": "machine quiet", "shared": "machine shared", "unknown": "load unknown"}
 _CELLS = {"fits, none": "the cap alone", "fits, lmcache": "cap and LMCache"}
@@ -330,11 +342,31 @@ def _over_runs(rows: pd.DataFrame, text: Callable[[float], str]) -> str:
     return text(each.median()) + (f" ({low} to {high})" if low != high else "")
 
 
-def _factorial(rows: pd.DataFrame) -> list[str]:
-    """What cap and connector do to the cache, whether answers stay right, what died."""
-    cached, deaths = rows[rows.quantity == "cached_tokens"], rows[rows.quantity == "deaths"]
+def _verdict(rows: pd.DataFrame) -> list[str]:
+    """Whether cap and connector conflict, and what a cap that is too small dies of."""
     sentences = []
-    for model, part in cached[cached.stage == "evicted"].groupby("model"):
+    cached, deaths = rows[rows.quantity == "cached_tokens"], rows[rows.quantity == "deaths"]
+    lived = cached[cached.cell == "fits, lmcache"].drop_duplicates(["machine", "run"])
+    if starts := len(lived) + int((deaths.cell == "fits, lmcache").sum()):
+        verdict = "is not borne out" if len(lived) == starts else "is not refuted"
+        sentences.append(
+            f"The paper's hypothesis, that the cap conflicts with the connector, {verdict}: "
+            f"{len(lived)} of {counted(starts, 'start')} with both lived and served."
+        )
+    if len(small := deaths[deaths.cap == "too small"]):
+        sentences.append(
+            f"A cap that is too small died at start {counted(len(small), 'time')}, "
+            f"{small.message.str.contains('core proc').sum()} with the paper's message; the cause, {listed(sorted(set(small.cause)))}, was written by "
+            f"{listed(sorted(set(small.process)))}."
+        )
+    return sentences
+
+
+def _factorial(rows: pd.DataFrame) -> list[str]:
+    """What cap and connector do to the cache, and whether answers stay right."""
+    sentences = []
+    evicted = rows[(rows.quantity == "cached_tokens") & (rows.stage == "evicted")]
+    for model, part in evicted.groupby("model"):
         told = [
             f"{name} still had {_over_runs(own, '{:,.0f}'.format)} "
             f"({counted(own.run.nunique(), 'run')})"
@@ -344,19 +376,6 @@ def _factorial(rows: pd.DataFrame) -> list[str]:
         tokens = f"{part.tokens.max():,.0f} tokens of {model}"
         sentences += [f"Of {tokens} that other prompts had pushed out, {listed(told)}."] * bool(
             told
-        )
-    lived = cached[cached.cell == "fits, lmcache"].run.nunique()
-    if starts := lived + (deaths.cell == "fits, lmcache").sum():
-        verdict = "is not borne out" if lived == starts else "is not refuted"
-        sentences.append(
-            f"The paper's hypothesis, that the cap conflicts with the connector, {verdict}: "
-            f"{lived} of {counted(int(starts), 'start')} with both lived and served."
-        )
-    if len(small := deaths[deaths.cap == "too small"]):
-        sentences.append(
-            f"A cap that is too small died at start {counted(len(small), 'time')}, each with the "
-            f"paper's message; the cause, {listed(sorted(set(small.cause)))}, was written by "
-            f"{listed(sorted(set(small.process)))}."
         )
     return sentences + _equal(rows[rows.quantity == "logprob_difference"])
 

@@ -150,7 +150,9 @@ def cell(cap, connector, stages, logprobs, **more):
 @pytest.fixture
 def two_by_two():
     line = {"process": "EngineCore", "file": "engine.log", "line": 73, "text": "ValueError"}
+    outer = {"text": "Failed core proc(s): {}", "why": "outer message: it says not why"}
     cause = {"cause": "kv_cache", "kind": "kv_cache_too_small", "evidence": [line]}
+    cause["ruled_out"] = [{"text": "warning", "why": "it follows"}, outer]
     right = {"first": [-1.0, -2.0, -3.0]}
     return [
         cell("none", "none", {"first": 0, "evicted": 896}, right),
@@ -162,8 +164,6 @@ def two_by_two():
 
 
 def test_a_death_tells_what_was_seen_and_what_was_the_cause(two_by_two):
-    outer = {"text": "Failed core proc(s): {}", "why": "outer message: it says not why"}
-    two_by_two[-1]["cause"]["ruled_out"] = [{"text": "warning", "why": "follows"}, outer]
     (died,) = measured.deaths(two_by_two)
     assert (died["message"], died["line"]) == ("Failed core proc(s): {}", "ValueError")
     assert (died["process"], died["cause"]) == ("EngineCore", "kv_cache_too_small")
@@ -274,11 +274,11 @@ def test_other_tokens_than_the_likeliest_are_no_agreement():
 
 def test_the_answer_follows_from_the_rows(two_by_two):
     said = answers.measured(two_by_two, [], results.table(measured.everything(two_by_two)))
-    assert said.splitlines()[0] == "5 records, of which 4 completed."
+    assert said.startswith("5 records, of which 4 completed. The paper's hypothesis")
     assert "- Of 1,024 tokens of canary" in said
     assert "the cap alone still had 0 (1 run) and cap and LMCache still had 1,023 (1 run)" in said
     assert "is not borne out: 1 of 1 start with both lived" in said
-    assert "died at start 1 time" in said
+    assert "died at start 1 time, 1 with the paper's message" in said
     assert "EngineCore" in said
     assert "same prompt, 1e-06 at most (3 runs)" in said
     assert "spoiled cache, 0.5 at least (1 run)" in said
