@@ -302,19 +302,9 @@ def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None 
     return "\n\n".join(paragraphs)
 
 
-_LAB = [
-    "cap",
-    "cause",
-    "cell",
-    "compared",
-    "connector",
-    "formula",
-    "level",
-    "load",
-    "message",
-    "model",
-]
-_LAB += ["process", "prompt_tokens", "run", "shape", "split", "stage", "tier", "tokens", "way"]
+_LAB = ["cap", "cause", "cell", "compared", "connector", "formula", "level", "load"]
+_LAB += ["message", "model", "process", "prompt_tokens", "run", "shape", "split", "stage"]
+_LAB += ["tier", "tokens", "way"]
 _LOADS = {"quiet": "machine quiet", "shared": "machine shared", "unknown": "load unknown"}
 _CELLS = {"fits, none": "the cap alone", "fits, lmcache": "cap and LMCache"}
 _LEVELS = {
@@ -356,7 +346,8 @@ def _verdict(rows: pd.DataFrame) -> list[str]:
     if len(small := deaths[deaths.cap == "too small"]):
         sentences.append(
             f"A cap that is too small died at start {counted(len(small), 'time')}, "
-            f"{small.message.str.contains('core proc').sum()} with the paper's message; the cause, {listed(sorted(set(small.cause)))}, was written by "
+            f"{small.message.str.contains('core proc').sum()} with the paper's message; the "
+            f"cause, {listed(sorted(set(small.cause)))}, was written by "
             f"{listed(sorted(set(small.process)))}."
         )
     return sentences
