@@ -189,6 +189,8 @@ class Run:
         self._write_state()
         log = BoundedLog(self.path / f"{name}.log", self._secrets)
         stream, end = os.pipe()
+        with suppress(OSError):  # a flood is read twice as fast
+            fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
         try:
             # One pipe for both streams keeps their order.
             process = subprocess.Popen(
