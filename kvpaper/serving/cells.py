@@ -234,7 +234,7 @@ def _ordered(
     return [(one, rate) for one, rate, usd in rated[:most] if usd <= _MARGIN * least]
 
 
-def _race(
+def raced(
     bench: Bench,
     targets: Targets,
     cell: str,
@@ -289,7 +289,7 @@ def best_cell(
     first: Iterable[Configuration] = (),
 ) -> Cell:
     """One cell at its own best; the configurations of ``first`` run first."""
-    race = _race(bench, targets, name, prices, first)
+    race = raced(bench, targets, name, prices, first)
     if race.best is None:
         nothing = np.full(len(SEEDS), np.inf)
         return Cell(name, None, nothing, np.zeros(len(SEEDS)), None, race.binding, 0.0)
