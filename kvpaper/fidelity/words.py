@@ -28,7 +28,7 @@ def _engines(machine: str, rows: "pandas.DataFrame") -> str:
     loops = len(medians["simulated"])
     near = int((abs(medians["simulated"] - 1) <= _NEAR).sum())
     late_s = rows[rows.quantity == "longest_delay_of_sending_s"].value.max()
-    late = f", in which a request was sent {answers.duration(late_s)} late because all stood still"
+    late = f", in which the machine stood still: a request was sent {answers.duration(late_s)} late"
     return (
         f"On {machine}, {answers.counted(loops, 'open loop')} of real engines ran"
         f"{late if late_s > 1 else ''}. The replay finds as many cached tokens for "
@@ -65,10 +65,10 @@ def _planner(rows: "pandas.DataFrame") -> str:
         own = part.value.sort_index()
         gain, said = own["two_over_one"], told["two_over_one"].reindex(own["two_over_one"].index)
         same = int(((gain > 1) == (said > 1)).sum())
-        how = "without its factors" if factors == "none" else "with its factors on two pools"
+        how = "without factors" if factors == "none" else "with its factors on two pools"
         parts.append(
-            f"at {spread} arrivals and {how}, {same} of {len(gain)} verdicts, and "
-            f"{_range(gain / said)} of the ratio"
+            f"- {spread} arrivals, {how}: {same} of {len(gain)} verdicts are the same; the ratio "
+            f"is {_range(gain / said)} of the planner's."
         )
         for pools in ("one", "two"):
             sizes[spread, factors, pools] = _range(own[_RATE, pools] / told[_RATE, pools])
@@ -81,9 +81,10 @@ def _planner(rows: "pandas.DataFrame") -> str:
     one, two = (sizes["steady", "the planner's", pools] for pools in ("one", "two"))
     return (
         f"The planner lets two pools win over one for {(wins > 1).sum()} of {len(wins)} models and "
-        f"caches; its ratio is {_range(wins)}. Asked the same, the search over replays gives "
-        f"{'; '.join(parts)}. At steady arrivals and with its factors, one pool does {one} and two "
-        f"pools do {two} of what the planner says. The closed form gives "
+        f"caches; its ratio of throughput is {_range(wins)}. The search over replays, asked the "
+        "same:\n\n" + "\n".join(parts) + "\n\n"
+        f"At steady arrivals and with its factors, one pool does {one} and two pools do {two} of "
+        "what the planner says. The closed form gives "
         f"{_range(expected / own.reindex(expected.index))} of the ratio of the replays."
     )
 

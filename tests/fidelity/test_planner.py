@@ -80,8 +80,8 @@ def test_factors_lie_on_what_two_pools_alone_use():
 
 def test_the_answer_and_the_figure_follow_from_the_rows(rows):
     said = words.answer(rows)
-    assert "for 6 of 7 models and caches; its ratio is 0.97 to 1.93" in said
-    assert "at steady arrivals and with its factors on two pools, 7 of 7 verdicts" in said
+    assert "for 6 of 7 models and caches; its ratio of throughput is 0.97 to 1.93" in said
+    assert "- steady arrivals, with its factors on two pools: 7 of 7 verdicts are the same" in said
     (axes,) = figures.planner(rows).axes
     assert len(axes.get_yticklabels()) == 7
     assert len(axes.lines) == 7 * 2 * 3 + 1
