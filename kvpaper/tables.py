@@ -80,7 +80,7 @@ def _words(name: str) -> str:
     return " ".join(_CAPITALS.get(word, word) for word in words)
 
 
-def _table(rows: Rows, columns: list[str] | str | None) -> str:
+def _table(rows: Rows, columns: list[str] | str | None, told: str = "") -> str:
     frame = pandas.DataFrame(rows).dropna(axis=1, how="all")
     if frame.empty:
         return "<p>Nothing to list in this scenario.</p>"
@@ -88,13 +88,13 @@ def _table(rows: Rows, columns: list[str] | str | None) -> str:
         frame = frame[[name for name in columns if name in frame]]
     if "machine" in frame and frame["machine"].nunique() > 1:
         parts = frame.groupby("machine", sort=False)
-        return "".join(_table(part, columns) for _, part in parts)
+        return "".join(_table(part, columns, told) for _, part in parts)
     caption = ""
     kinds = set(frame["kind"]) if "kind" in frame else set()
     if len(kinds) == 1 and kinds <= set(results.KINDS):
         machines = set(frame["machine"]) if "machine" in frame else set()
         where = f" on {escape(machines.pop())}" if len(machines) == 1 else ""
-        caption = f"<caption>All values are {kinds.pop()}{where}.</caption>"
+        caption = f"<caption>All values are {kinds.pop()}{where}{escape(told)}.</caption>"
         frame = frame.drop(columns=["kind", "machine"] if where else "kind")
     if isinstance(columns, str):
         at = [name for name in frame if name not in (columns, "kind", "value")]
@@ -141,28 +141,38 @@ def readable(rows: Rows, columns: list[str] | str | None = None) -> "HTML":
 def banded(rows: Rows, columns: str = "quantity", at: list[str] | None = None) -> "HTML":
     """Values with their band, as value (low to high), those of ``columns`` beside each other.
 
-    ``at`` are the coordinates that a row shows, by default all.
+    ``at`` are the coordinates that a row shows, by default all; the caption has those that are the
+    same in every row.
     """
+    from IPython.display import HTML
+
     frame = pandas.DataFrame(rows)
     if frame.empty:
         return readable(frame)
     texts = []
     for row in frame.itertuples():
-        told = [_cell(row.quantity, value) for value in (row.value, row.low, row.high)]
+        told = [_cell(row.quantity, _short(value)) for value in (row.value, row.low, row.high)]
         unit = re.search(r"( [^\d ]+)?$", told[0])[0]
         unit = unit if all(text.endswith(unit) for text in told) else ""
         value, low, high = (text.removesuffix(unit) for text in told)
         texts.append((f"{value} ({low} to {high})" if low else value) + unit)
     own = ("quantity", "value", "low", "high", columns)
+    at = at or [name for name in frame if name not in own]
     wide = frame.assign(value=texts).pivot_table(
-        index=at or [name for name in frame if name not in own],
-        columns=columns,
-        values="value",
-        aggfunc="first",
-        sort=False,
+        index=at, columns=columns, values="value", aggfunc="first", sort=False
     )
     wide = wide.reset_index()
-    return readable(wide[sorted(wide, key=lambda name: name == "runs")])  # last of all
+    same = [name for name in at if name not in ("kind", "machine") and wide[name].nunique() == 1]
+    same = same if len(wide) > 1 else []
+    told = "".join(f"; {_words(name)}: {_cell(name, wide[name].iloc[0])}" for name in same)
+    shown = sorted(wide.drop(columns=same), key=lambda name: name == "runs")  # last of all
+    return HTML(_table(wide[shown], None, told))
+
+
+def _short(value: Any) -> Any:
+    """Three digits of what is no whole number."""
+    whole = not isinstance(value, float) or not math.isfinite(value) or value % 1 == 0
+    return value if whole else float(f"{value:.3g}")
 
 
 def folded(table: "HTML | Rows", summary: str) -> "HTML":

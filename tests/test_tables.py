@@ -111,6 +111,15 @@ def test_machines_are_told_in_captions_and_have_tables_of_their_own():
     assert text.count("<tr>") == 2 + 3
 
 
+def test_what_is_the_same_in_every_row_stands_in_the_caption():
+    at = {"kind": "measured", "machine": "m", "quantity": "fit_residual", "low": None, "high": None}
+    rows = [{**at, "value": 0.12345, "model": "canary", "tier": tier} for tier in ("a", "b")]
+    text = tables.banded(rows).data
+    assert "<caption>All values are measured on m; model: canary.</caption>" in text
+    first = re.findall(r'data-label="([^"]+)">([^<]+)<', text)[:2]
+    assert first == [("tier", "a"), ("fit residual", "0.123")]
+
+
 def test_a_band_stands_behind_its_value_and_only_where_there_is_one():
     at = {"kind": "measured", "machine": "m", "quantity": "ttft_s", "tier": "x"}
     rows = [{**at, "value": 1.0, "low": 0.5, "high": 2.0, "level": "a"}]
