@@ -38,13 +38,16 @@ _INSTANCES = 4
 TABLES = ("qwen3-235b-fp8", "deepseek-v3", "llama-3.1-70b", "gpt-oss-120b", "qwen3-30b-a3b")
 TRACES = ("mooncake_conversation", "mooncake_synthetic", "mooncake_conversation_strangers")
 TTFTS_S, TTFT_S, TPOT_S = (2.0, 5.0, 1.0, 0.5), 2.0, 0.04
-# Varied one at a time, for three models on the first trace: target, rates of a GPU, prices, fleet.
+# Varied one at a time on the first trace: target, prices, rates of a GPU; for all models the fleet.
 VARIED = TABLES[:3]
-TPOTS_S = (0.025, 0.04, 0.08, 0.15)
-NICS_BYTES_PER_S = (0.25e9, 1.25e9, 3e9, 12.5e9, 50e9)
-DISKS_BYTES_PER_S = (0.5e9, 1.5e9, 3e9, 7e9, 14e9)
 PRICES = {"dram price": "dram", "nvme price": "nvme", "gpu price": "gpu_usd_per_s"}
-FLEETS = (4, 8)
+VALUES = {
+    "tpot": (0.025, 0.04, 0.08, 0.15),
+    "disk": (0.5e9, 1.5e9, 3e9, 7e9, 14e9),
+    "nic": (0.25e9, 1.25e9, 3e9, 12.5e9, 50e9),
+    "gpus": (4, 8),
+}
+INPUTS = (*VALUES, *PRICES)
 _PREFIX_TOKENS, _STRANGERS = 8192, "_strangers"
 # Of a user's scenario: what must be declared, and a generated trace whose replays take seconds.
 READS = ("model", "hardware", "serving", "fleet", "workload", "slo", "prices")
@@ -54,14 +57,14 @@ _REQUESTS = 6000
 class Task(NamedTuple):
     """What one process does at a time: the benches that share replays.
 
-    ``scopes`` of the tiers are compared; with ``varied`` the inputs are, at one pair of targets.
+    ``scopes`` of the tiers are compared, or, at one pair of targets, the values of ``varied``.
     """
 
     table: str
     trace: str
     router: str = "prefix"
     scopes: tuple[str, ...] = ("instance",)
-    varied: bool = False
+    varied: tuple[str, ...] = ()
 
 
 def tasks() -> list[Task]:
@@ -72,7 +75,10 @@ def tasks() -> list[Task]:
         for trace, table in product(TRACES, TABLES)
     ]
     random = [Task(table, trace, "random") for trace, table in product(two, TABLES)]
-    return main + random + [Task(table, TRACES[0], varied=True) for table in VARIED]
+    varied = [
+        Task(table, TRACES[0], varied=INPUTS if table in VARIED else ("gpus",)) for table in TABLES
+    ]
+    return main + random + varied
 
 
 def case_of(table: str, router: str = "prefix") -> Scenario:
@@ -145,25 +151,25 @@ def task_rows(task: Task, folder: Path = fetch.FOLDER) -> list[Row]:
     trace, scenario = trace_of(task.trace, folder), case_of(task.table, task.router)
     bench = Bench(Case.of(scenario, trace), trace)
     if task.varied:
-        return _varied_rows(bench, task.trace)
-    found = []
-    if task.router == "prefix":
-        found.append(_cold(bench, scenario.slo.percentile, task.trace))
+        return _varied_rows(bench, task)
+    percentile, prefix = scenario.slo.percentile, task.router == "prefix"
+    found = [_cold(bench, percentile, task.trace)] if prefix else []
     for scope in task.scopes:
         scoped, near = bench.on(bench.case.offering(scope=scope)), None
-        for ttft_s in TTFTS_S if task.router == "prefix" else TTFTS_S[:2]:
-            targets = Targets(ttft_s, TPOT_S, scenario.slo.percentile)
+        for ttft_s in TTFTS_S if prefix else TTFTS_S[:2]:
+            targets = Targets(ttft_s, TPOT_S, percentile)
             near, more = _point(scoped, targets, near, None, trace=task.trace)
             found += more
     return found
 
 
-def _varied_rows(bench: Bench, trace: str) -> list[Row]:
+def _varied_rows(bench: Bench, task: Task) -> list[Row]:
     targets = Targets(TTFT_S, TPOT_S, bench.case.scenario.slo.percentile)
     near, found = best_cells(bench, targets), []
     for varied, at, other, aims, prices in _variations(bench, targets):
-        known = near if other is bench else None  # else of other rates
-        found += _point(other, aims, known, prices, trace=trace, varied=varied, at=at)[1]
+        if varied in task.varied:
+            known = near if other is bench else None  # else of other rates
+            found += _point(other, aims, known, prices, trace=task.trace, varied=varied, at=at)[1]
     return found
 
 
@@ -172,7 +178,7 @@ def _variations(
 ) -> Iterator[tuple[str, float, Bench, Targets, Prices | None]]:
     """Every input at every value: its name, the value, and with what to find the cells."""
     case, scenario = bench.case, bench.case.scenario
-    for tpot_s in TPOTS_S:
+    for tpot_s in VALUES["tpot"]:
         yield "tpot", tpot_s, bench, targets._replace(tpot_s=tpot_s), None
     for name, price in PRICES.items():
         ends = (scenario.low, scenario.prices, scenario.high)
@@ -180,17 +186,17 @@ def _variations(
             changed = scenario.prices.model_copy(update={price: value})
             yield name, value, bench, targets, changed
     disk = next(offer[0] for offer in case.offers if offer[0].name == "nvme")
-    for rate in DISKS_BYTES_PER_S:
+    for rate in VALUES["disk"]:
         written = rate * disk.write_bytes_per_s / disk.read_bytes_per_s
         rates = {"read_bytes_per_s": rate, "write_bytes_per_s": written}
         yield "disk", rate, bench.on(case.offering(("nvme",), **rates)), targets, None
-    for rate in NICS_BYTES_PER_S:
+    for rate in VALUES["nic"]:
         all_of_it = {"rate_bytes_per_s": rate * scenario.hardware.gpus}
         transfer = scenario.serving.transfer.model_copy(update=all_of_it)
         serving = scenario.serving.model_copy(update={"transfer": transfer})
         linked = Case.of(replace(scenario, serving=serving), bench.trace)
         yield "nic", rate, bench.on(linked), targets, None
-    for instances in FLEETS:  # what the choice of whole instances costs
+    for instances in VALUES["gpus"]:  # what the choice of whole instances costs
         sized = Case.of(_several(scenario, instances), bench.trace)
         yield "gpus", float(sized.gpus), bench.on(sized), targets, None
 
@@ -204,10 +210,10 @@ def flips(found: Iterable[Row]) -> list[Row]:
     """
     series: dict[tuple, dict[float, dict]] = {}
     for row in found:
-        main = row.get("varied") == ""
         base = (row.get("trace"), row.get("router"), row.get("scope"))
-        if "varied" not in row or base != (TRACES[0], "prefix", "instance"):
+        if base != (TRACES[0], "prefix", "instance"):
             continue
+        main = not row["varied"]
         key = (row["model"], "ttft" if main else row["varied"])
         point = series.setdefault(key, {}).setdefault(row["ttft_slo_s" if main else "at"], {})
         if (row["quantity"], row["kind"]) == ("usd_per_million_output_tokens", "simulated"):
@@ -225,9 +231,7 @@ def _flips(model: str, name: str, points: dict[float, dict]) -> Iterator[Row]:
         if old == new:
             continue
         ends = [point.get(new, inf) / point.get(old, inf) for point in (before, after)]
-        share = 0.5
-        if ends[1] > 0 and ends[0] < inf:
-            share = log(ends[0]) / log(ends[0] / ends[1])
+        share = log(ends[0]) / log(ends[0] / ends[1]) if ends[1] > 0 and ends[0] < inf else 0.5
         value = low * (high / low) ** share
         at = {"model": model, "input": name, "to": new, "over": old, "low": low, "high": high}
         yield results.row("flips_at", value, "simulated", **at)
@@ -261,10 +265,10 @@ def of_scenario(scenario: Scenario | Reads) -> list[Row]:
     else:
         name, trace = Path(name).stem, command.read(name, case.where("workload.trace"))
     bench = Bench(Case.of(case, trace), trace)
-    found = [_cold(bench, targets.percentile, name)]
-    found += _point(bench, targets, None, None, trace=name)[1]
-    free = (row for row in evaluate.intervals(case) if row["loading"] == "free")
-    return found + [row | {"model": _short(case)} for row in free]
+    found = _point(bench, targets, None, None, trace=name)[1]
+    free = [row for row in evaluate.intervals(case) if row["loading"] == "free"]
+    found += [row | {"model": _short(case)} for row in free]
+    return [_cold(bench, targets.percentile, name), *found]
 
 
 def _generated(scenario: Scenario, targets: Targets) -> BlockTrace:
@@ -288,10 +292,9 @@ def _kept(task: Task, common: tuple[Path, Path]) -> list[Row]:
     key = checksum(case_of(task.table, task.router), trace_of(task.trace, folder), repr(task), 0)
     path = kept / f"{key}.json"
     if not path.exists():
-        text = json.dumps(task_rows(task, folder))
         kept.mkdir(parents=True, exist_ok=True)
         with data.replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(json.dumps(task_rows(task, folder)), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -319,9 +322,8 @@ def public_rows(
         If a trace is not at hand, or a search ends on its bound.
     """
     chosen, found = tasks() if chosen is None else chosen, []
-    for done, (task, more) in enumerate(
-        zip(chosen, map_tasks(_kept, chosen, processes, common=(folder, kept)), strict=True), 1
-    ):
+    made = map_tasks(_kept, chosen, processes, common=(folder, kept))
+    for done, (task, more) in enumerate(zip(chosen, made, strict=True), 1):
         print(f"{done} of {len(chosen)}: {task}", file=sys.stderr, flush=True)
         found += more
     return found + flips(found) + intervals()
