@@ -310,10 +310,11 @@ def loops(records: Iterable[Record]) -> list[Row]:
         played: dict[str, dict[str, np.ndarray]] = {}
         for row in record["rows"]:
             if row.get("part") == "comparison" and row["quantity"] != "counter":
-                name = f"{row['pattern']}, {row['rate_per_s']:g} requests/s, seed {row['seed']}"
+                name = f"{row['pattern']}, {len(row['values'])} requests at {row['rate_per_s']:g}/s"
+                name += f", seed {row['seed']}"
                 played.setdefault(name, {})[row["quantity"]] = np.asarray(row["values"])
         for name, told in played.items():
-            of = {**at, **_served(record), "loop": name, "requests": len(told["ttft_s"])}
+            of = {**at, **_served(record), "loop": name}
             tpot_s = (told["latency_s"] - told["ttft_s"]) / (told["output_tokens"] - 1)
             cached = told.get("prefill_cached_tokens", told["cached_tokens"])
             share = cached.sum() / told["prompt_tokens"].sum()

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,8 @@ def _words(name: str) -> str:
     return " ".join(_CAPITALS.get(word, word) for word in words)
 
 
-def _table(rows: Rows, columns: list[str] | str | None, told: str = "") -> str:
+def _table(rows: Rows, columns: list[str] | str | None, at: Sequence[str] = ()) -> str:
+    """One HTML table, or one for each machine; its caption has those of ``at`` that all rows share."""
     frame = pandas.DataFrame(rows).dropna(axis=1, how="all")
     if frame.empty:
         return "<p>Nothing to list in this scenario.</p>"
@@ -88,13 +89,16 @@ def _table(rows: Rows, columns: list[str] | str | None, told: str = "") -> str:
         frame = frame[[name for name in columns if name in frame]]
     if "machine" in frame and frame["machine"].nunique() > 1:
         parts = frame.groupby("machine", sort=False)
-        return "".join(_table(part, columns, told) for _, part in parts)
+        return "".join(_table(part, columns, at) for _, part in parts)
     caption = ""
     kinds = set(frame["kind"]) if "kind" in frame else set()
     if len(kinds) == 1 and kinds <= set(results.KINDS):
         machines = set(frame["machine"]) if "machine" in frame else set()
         where = f" on {escape(machines.pop())}" if len(machines) == 1 else ""
-        caption = f"<caption>All values are {kinds.pop()}{where}{escape(told)}.</caption>"
+        same = [name for name in at if len(frame) > 1 and frame[name].nunique() == 1]
+        told = [f"; {_words(name)}: {_cell(name, frame[name].iloc[0])}" for name in same]
+        frame = frame.drop(columns=same)
+        caption = f"<caption>All values are {kinds.pop()}{where}{escape(''.join(told))}.</caption>"
         frame = frame.drop(columns=["kind", "machine"] if where else "kind")
     if isinstance(columns, str):
         at = [name for name in frame if name not in (columns, "kind", "value")]
@@ -162,11 +166,8 @@ def banded(rows: Rows, columns: str = "quantity", at: list[str] | None = None) -
         index=at, columns=columns, values="value", aggfunc="first", sort=False
     )
     wide = wide.reset_index()
-    same = [name for name in at if name not in ("kind", "machine") and wide[name].nunique() == 1]
-    same = same if len(wide) > 1 else []
-    told = "".join(f"; {_words(name)}: {_cell(name, wide[name].iloc[0])}" for name in same)
-    shown = sorted(wide.drop(columns=same), key=lambda name: name == "runs")  # last of all
-    return HTML(_table(wide[shown], None, told))
+    wide = wide[sorted(wide, key=lambda name: name == "runs")]  # last of all
+    return HTML(_table(wide, None, [name for name in at if name not in ("kind", "machine")]))
 
 
 def _short(value: Any) -> Any:
