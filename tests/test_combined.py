@@ -34,7 +34,7 @@ def test_the_main_grid_comes_first_and_nothing_twice():
         assert inputs == (combined.INPUTS if table in combined.VARIED else ("gpus",))
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", ["llama-3.1-70b", "deepseek-v3"])  # of 4 GPUs, and of 8
 def test_every_model_has_the_same_hardware_for_a_gpu(table):
     trace = conversations()
     case = Case.of(combined.case_of(table, "random"), trace)
@@ -51,7 +51,7 @@ def test_every_model_has_the_same_hardware_for_a_gpu(table):
 
 def test_inputs_are_varied_one_at_a_time_and_each_passes_its_present_value():
     trace = conversations()
-    bench = Bench(Case.of(combined.case_of("qwen3-30b-a3b"), trace), trace)
+    bench = Bench(Case.of(combined.case_of("llama-3.1-70b"), trace), trace)
     targets = Targets(combined.TTFT_S, combined.TPOT_S)
     found = list(combined._variations(bench, targets))
     prices = bench.case.scenario.prices
