@@ -81,7 +81,7 @@ def _words(name: str) -> str:
 
 
 def _table(rows: Rows, columns: list[str] | str | None, at: Sequence[str] = ()) -> str:
-    """One HTML table, or one for each machine; its caption has those of ``at`` that all rows share."""
+    """One HTML table, or one for each machine; the caption has those of ``at`` that rows share."""
     frame = pandas.DataFrame(rows).dropna(axis=1, how="all")
     if frame.empty:
         return "<p>Nothing to list in this scenario.</p>"
@@ -95,7 +95,7 @@ def _table(rows: Rows, columns: list[str] | str | None, at: Sequence[str] = ()) 
     if len(kinds) == 1 and kinds <= set(results.KINDS):
         machines = set(frame["machine"]) if "machine" in frame else set()
         where = f" on {escape(machines.pop())}" if len(machines) == 1 else ""
-        same = [name for name in at if len(frame) > 1 and frame[name].nunique() == 1]
+        same = [name for name in at if frame[name].nunique() == 1]
         told = [f"; {_words(name)}: {_cell(name, frame[name].iloc[0])}" for name in same]
         frame = frame.drop(columns=same)
         caption = f"<caption>All values are {kinds.pop()}{where}{escape(''.join(told))}.</caption>"
