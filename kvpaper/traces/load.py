@@ -12,6 +12,8 @@ from kvpaper.traces.lines import Damage
 from kvpaper.traces.parse import DAMAGES_KEPT, Batch, expand, read_batches, recognise
 from kvpaper.traces.readers import Options
 
+_MOST_PER_S = 10_000  # requests
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -188,6 +190,9 @@ def _joined(stream: Stream, odd: list[str]) -> BlockTrace:
     if stream.late:
         odd.append(f"{stream.late} requests out of order of arrival; sorted")
         trace = trace.select(np.argsort(arrival_s, kind="stable"))
+    if trace.requests > 10 and trace.requests > _MOST_PER_S * trace.duration_s > 0:
+        told = f"{trace.requests} requests in {trace.duration_s:.2g} s"
+        odd.append(f"{told}: are their times in another unit than read?")
     if block_tokens and prefix:
         unlike = -(-trace.input_tokens // block_tokens) != trace.blocks_per_request
         if unlike.any():

@@ -264,7 +264,9 @@ def _moment(row: dict) -> float:
         return date_s(value)
     if "timestamp" in row:
         return number(row, "timestamp", MOST_SECONDS * 1e6) * 1e-6
-    return number(row, "created", MOST_SECONDS)
+    if "created" in row:
+        return number(row, "created", MOST_SECONDS)
+    raise DamagedError("neither timestamp nor created", "the time of the request")
 
 
 def date_s(text: str) -> float:

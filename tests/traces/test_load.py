@@ -183,6 +183,16 @@ def test_damaged_prompts_are_damage(tmp_path, row):
     assert (reading.trace.requests, reading.skipped_lines) == (1, 1)
 
 
+def test_times_in_another_unit_are_asked_about(tmp_path):
+    rows = [{"prompt": "the same", "timestamp": 1_760_000_000 + i} for i in range(20)]
+    log = written(tmp_path, "\n".join(map(json.dumps, rows)))
+    assert "20 requests in 1.9e-05 s" in read_trace([log]).warnings[0]
+    del rows[0]["timestamp"]
+    log = written(tmp_path, "\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="neither timestamp nor created"):
+        read_trace([log], strict=True)
+
+
 def test_azure_knows_arrivals_only_and_says_so(tmp_path):
     path = written(
         tmp_path,
