@@ -121,11 +121,14 @@ def base(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def _share(log: float) -> str:
+    """A log saving as a share of the cost."""
     return f"{1 - math.exp(-log):.0%}"
 
 
-def _band(low: float, high: float) -> str:
-    return f"{_share(low)} to {_share(high)}"
+def _change(log: float) -> str:
+    """A log saving as a change of the cost, with its sign."""
+    change = f"{math.expm1(-log):+.0%}".replace("-", "\N{MINUS SIGN}")
+    return change if change[1:] != "0%" else "0%"
 
 
 def _usd(value: float) -> str:
@@ -173,8 +176,8 @@ def _lead(case) -> str:
         return "no other kind of fleet meets the targets"
     if case.saved_low <= 0:
         return f"{CELLS[case.over]} costs the same within the noise of the replay"
-    saved = f"{_share(case.saved)} ({_band(case.saved_low, case.saved_high)})"
-    return f"that is {saved} less than {CELLS[case.over]}"
+    ends = f"{_share(case.saved_low)} to {_share(case.saved_high)}"
+    return f"that is {_share(case.saved)} ({ends}) less than {CELLS[case.over]}"
 
 
 def _own(case) -> str:
@@ -204,22 +207,30 @@ def combined(own: pd.DataFrame, public: pd.DataFrame) -> str:
     """
     grid, paragraphs = main(public), [_own(main(own).iloc[0])]
     if len(grid):
-        paragraphs.append(f"{headline(base(public))} {_drops(base(public))} {_counts(grid)}")
-        paragraphs.append(f"{_interaction(grid)} {_closed_form(grid)}")
-    disk = _disk(public[public.varied == "disk"])
-    return "\n\n".join([*paragraphs, *([disk] if disk else [])])
+        at, disk = base(public), _disk(public[public.varied == "disk"])
+        paragraphs += [f"{headline(at)} {_counts(grid)}", _drops(at), _interaction(grid)]
+        paragraphs += [part for part in (_closed_form(grid), disk) if part]
+    return "\n\n".join(paragraphs)
 
 
 def headline(at: pd.DataFrame) -> str:
     """Split pools with tiers against one pool without, over the models at one point."""
-    saved = (at.share_disaggregation + at.share_tiers)[
-        at.share_disaggregation_low + at.share_tiers_low > 0
+    total, low, high = (
+        at[f"share_disaggregation{band}"] + at[f"share_tiers{band}"] for band in _BANDS
+    )
+    less, more = total[low > 0], -total[high < 0]
+    said = [
+        f"{' to '.join(dict.fromkeys(map(shown, (part.min(), part.max()))))} {word} for {len(part)}"
+        for word, shown, part in (
+            ("less", _share, less),
+            ("more", lambda log: f"{math.expm1(log):.0%}", more),
+        )
+        if len(part)
     ]
-    ends = " to ".join(dict.fromkeys(map(_share, (saved.min(), saved.max()))))
-    drop = f"{ends} less for {len(saved)}" if len(saved) else "no less for any"
     case = at.iloc[0]
     return (
-        f"On {_log(case.trace)}, with {_targets(case)}, split pools with tiers cost {drop} of "
+        f"On {_log(case.trace)}, with {_targets(case)}, split pools with tiers cost "
+        f"{' and '.join(said) or 'the same within noise for all'} of "
         f"{counted(len(at), 'model')} than one pool without tiers."
     )
 
@@ -228,21 +239,23 @@ def _drops(at: pd.DataFrame) -> str:
     """The same for each model, with its band and the parts of the levers."""
     said = []
     for case in at.itertuples():
-        low = case.share_disaggregation_low + case.share_tiers_low
-        high = case.share_disaggregation_high + case.share_tiers_high
-        total = case.share_disaggregation + case.share_tiers
-        parts = f"the split {_share(case.share_disaggregation)}, tiers {_share(case.share_tiers)}"
+        total, high, low = (
+            getattr(case, f"share_disaggregation{band}") + getattr(case, f"share_tiers{band}")
+            for band in _BANDS
+        )
         if not _is(case.cheapest):
             told = "no fleet meets the targets"
         elif not _is(case.interaction):
             met = [words for cell, words in CELLS.items() if _is(getattr(case, f"usd_{cell}"))]
             told = f"only {listed(met)} can meet the targets"
-        elif low <= 0 <= high:
-            told = f"no difference beyond noise ({parts})"
         else:
-            more = f"{math.exp(-total) - 1:.0%} more" if total < 0 else f"{_share(total)} less"
-            told = f"{more} ({_band(low, high)}; {parts})"
-        said.append(f"{case.model}, {told}")
+            parts = case.share_disaggregation, case.share_tiers
+            split, tiers = map(_change, parts)
+            told = (
+                f"{_change(total)} ({_change(low)} to {_change(high)}; the split {split}, tiers "
+                f"{tiers})"
+            )
+        said.append(f"{case.model} {told}")
     case = at.iloc[0]
     return (
         f"With {case.router} routing and tiers {_scope(case.scope)}, model by model, and what is "
@@ -255,27 +268,31 @@ def _scope(scope: str) -> str:
 
 
 def _counts(grid: pd.DataFrame) -> str:
-    """What is cheapest over the grid, how surely, and by which lever."""
+    """What is cheapest over the grid, by how much, how surely, and by which lever."""
     known = grid[grid.cheapest.notna()]
-    wins = known.cheapest.value_counts()
-    parts = [f"{CELLS[cell]} in {count}" for cell, count in wins.items()]
-    none = f"; in {len(grid) - len(known)} no fleet meets the targets" * (len(known) < len(grid))
-    told = f"Over {counted(len(grid), 'case')} the cheapest is {listed(parts)}{none}."
     if known.empty:
         return f"No fleet meets the targets in any of {counted(len(grid), 'case')}."
-    clear = int((known.saved_low > 0).sum())
+    wins = [f"{CELLS[cell]} in {count}" for cell, count in known.cheapest.value_counts().items()]
+    none = f"; in {len(grid) - len(known)} no fleet meets the targets" * (len(known) < len(grid))
     alone = int(known.over.isna().sum())
-    only = f" and in {alone} it is the only one" if alone else ""
-    told += f" In {clear} it is ahead of the next beyond the noise of the seeds{only}."
+    told = (
+        f"Over {counted(len(grid), 'case')} of the grid the cheapest is {listed(wins)}{none}. In "
+        f"{int((known.saved_low > 0).sum())} it is ahead of the next beyond the noise of the seeds"
+        f"{f' and in {alone} it is the only one' if alone else ''}."
+    )
     full = grid[grid.interaction.notna()]
+    if full.empty:
+        return told
+    least = full[[f"usd_{cell}" for cell in CELLS]].min(axis=1) / full.usd_none
+    low, middle, high = (1 - least).quantile([0.1, 0.5, 0.9])
     split = int((full.share_disaggregation_low > full.share_tiers_high).sum())
     tiers = int((full.share_tiers_low > full.share_disaggregation_high).sum())
-    if len(full):
-        told += (
-            f" Of the {len(full)} with all four fleets, the split saves more than the tiers in "
-            f"{split} and the tiers more than the split in {tiers} (shares by Shapley)."
-        )
-    return told
+    return (
+        f"{told} Where all four can meet the targets, in {len(full)}, the cheapest costs "
+        f"{middle:.0%} less than one pool without tiers in the median ({low:.0%} to {high:.0%} for "
+        f"10 to 90%); the split saves more than the tiers in {split}, the tiers more than the "
+        f"split in {tiers} (shares by Shapley, beyond noise)."
+    )
 
 
 def _interaction(grid: pd.DataFrame) -> str:
@@ -321,16 +338,14 @@ def _closed_form(grid: pd.DataFrame) -> str:
         if (of := found.cell == cell).any()
     ]
     low, middle, high = found.usd.replace(math.inf, math.nan).quantile([0.1, 0.5, 0.9])
+    missed = int(np.isinf(found.usd).sum())
     clear = grid[(grid.interaction_low > 0) | (grid.interaction_high < 0)]
-    clear = clear[clear.predicted_interaction.notna()]
-    agree = int((np.sign(clear.interaction) == np.sign(clear.predicted_interaction)).sum())
-    # Two standard errors above a coin.
-    skill = agree - len(clear) / 2 > math.sqrt(len(clear))
+    signs = np.sign(clear.interaction[clear.predicted_interaction.notna()])
+    agree = int((signs == np.sign(clear.predicted_interaction[signs.index])).sum())
+    common = int(max((signs > 0).sum(), (signs < 0).sum()))
+    # Two standard errors of a count at most.
+    skill = agree - common > math.sqrt(len(signs))
     sized = near.mean() >= 0.5
-    sign = (
-        f"Where the sign of the interaction is beyond noise, it has the same in {agree} of "
-        f"{len(clear)}, {'more often' if skill else 'no more often'} than a coin would."
-    )
     kareto = {
         (True, True): "is not borne out here",
         (True, False): "is borne out for the interaction, and not for the costs themselves",
@@ -340,35 +355,38 @@ def _closed_form(grid: pd.DataFrame) -> str:
     return (
         f"The closed form is within {NEAR:.0%} of the replay's cost in {int(near.sum())} of "
         f"{len(found)} fleets ({', '.join(parts)}); predicted over simulated is {middle:.2f} in "
-        f"the median ({low:.2f} to {high:.2f} for 10 to 90%). {sign} That such objectives are "
+        f"the median ({low:.2f} to {high:.2f} for 10 to 90%), and for {missed} that meet the "
+        f"targets it expects none to be met. Of {len(signs)} interactions beyond noise it has the "
+        f"sign of {agree}, {'more' if skill else 'no more'} than the {common} that always saying "
+        f"the commoner sign would have, as far as can be told. That such objectives are "
         f"non-analytic, as Kareto observes, {kareto}."
     )
 
 
 def _disk(varied: pd.DataFrame) -> str:
-    """What a slow disk costs, model by model."""
-    same, dear, gone = [], [], []
+    """What a slow disk costs split pools, and whether it is still bought, model by model."""
+    said, verdicts = [], {"holds": [], "does not hold": [], "does not matter": []}
     for model, part in varied[varied.usd_both.notna()].groupby("model", sort=False):
-        slow, fast = (part.loc[part["at"].agg(end)] for end in ("idxmin", "idxmax"))
-        if slow.usd_both_low <= fast.usd_both_high:
-            same.append(model)
-        else:
-            dear.append(f"{slow.usd_both / fast.usd_both - 1:.0%} more for {model}")
-        if fast.bytes_both_nvme > 0 and not slow.bytes_both_nvme > 0:
-            gone.append(model)
-    if not same + dear:
+        part = part.sort_values("at")
+        slow, fast = part.iloc[0], part.iloc[-1]
+        noise = slow.usd_both_low <= fast.usd_both_high
+        bought = part["at"][part.bytes_both_nvme > 0]
+        whole = len(bought) == len(part)
+        change = (
+            "no change beyond noise" if noise else _change(math.log(fast.usd_both / slow.usd_both))
+        )
+        when = "at every rate" if whole else f"from {size(bought.min())}/s on"
+        when = f"bought {when}" if len(bought) else "bought at no rate"
+        said.append(f"{model} {change}, {when}")
+        verdict = "does not hold" if whole else "holds" if len(bought) else "does not matter"
+        verdicts[verdict].append(model)
+    if not said:
         return ""
     slow, fast = (size(rate) for rate in (varied["at"].min(), varied["at"].max()))
-    told = dear + [f"the same within noise for {listed(same)}"] * bool(same)
-    off = f" At the slow end no NVMe is bought for {listed(gone)}." * bool(gone)
-    paper = {
-        (True, True): "That bandwidth disqualifies the disk holds for some models only.",
-        (True, False): "No model bears a slow disk at no cost.",
-        (False, True): "Bandwidth disqualifies the disk for none of them.",
-    }[bool(dear), bool(same)]
+    paper = [f"{verdict} for {listed(models)}" for verdict, models in verdicts.items() if models]
     return (
-        f"With NVMe at {slow}/s in place of {fast}/s, split pools with tiers cost {listed(told)}."
-        f"{off} {paper}"
+        f"Split pools with NVMe as their only tier, at {slow}/s against {fast}/s: "
+        f"{'; '.join(said)}. That its rate disqualifies the disk {listed(paper)}."
     )
 
 
@@ -427,7 +445,6 @@ def _when(known: pd.DataFrame, flag: np.ndarray) -> str:
         "model": ("the model", known.model),
         "trace": ("the trace", known.trace.map(_trace)),
         "cold": (f"a TTFT target below {middle:.2g} times a cold prefill", tight),
-        "tpot": ("the time a token", known.tpot_slo_s.map(duration)),
         "router": ("the routing", known.router),
         "scope": ("the tiers", known["scope"].map(_scope)),
     }
@@ -477,14 +494,14 @@ def _known(case: Mapping, cell: str, end: str) -> float:
 
 
 _INPUTS = {
-    "ttft": ("a target of {} to the first token", duration),
-    "tpot": ("a target of {} a token", duration),
+    "ttft": ("{} to the first token", duration),
+    "tpot": ("{} a token", duration),
     "nic": ("a network of {}/s", size),
     "disk": ("NVMe at {}/s", size),
     "dram price": ("DRAM at {} USD/GB", "USD/GB"),
     "nvme price": ("NVMe at {} USD/GB", "USD/GB"),
     "gpu price": ("a GPU at {} USD/hour", "USD/hour"),
-    "gpus": ("a fleet of {} GPUs", ""),
+    "gpus": ("{} GPUs", ""),
 }
 
 
@@ -508,12 +525,11 @@ def turns(rows: pd.DataFrame) -> pd.DataFrame:
 def _turns(rows: pd.DataFrame) -> Iterable[str]:
     flips = turns(rows)
     said = [
-        f"for {model}, "
-        + listed([f"from {at} on ({to} in place of {over})" for _, at, to, over in part.to_numpy()])
+        f"for {model}, " + listed([f"from {at} on {to}" for _, at, to, _ in part.to_numpy()])
         for model, part in (flips.groupby("model", sort=False) if len(flips) else ())
     ]
     if said:
-        yield f"What turns the verdict, one input at a time and rising: {'; '.join(said)}."
+        yield f"What turns the verdict, one input at a time as it rises: {'; '.join(said)}."
     elif "varied" in rows and (rows.varied.fillna("") != "").any():
         yield "No input that was varied alone turns the verdict."
 

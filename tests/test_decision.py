@@ -83,8 +83,8 @@ def test_a_scenario_that_one_fleet_alone_meets():
     said = decision.combined(case, case)
     assert "has split pools with tiers and costs 3\N{NO-BREAK SPACE}USD" in said
     assert "no other kind of fleet meets the targets" in said
-    assert "Own-1B, only split pools with tiers can meet the targets" in said
-    assert "cost no less for any of 1 model" in said
+    assert "Own-1B only split pools with tiers can meet the targets" in said
+    assert "cost the same within noise for all of 1 model" in said
     assert "and in 1 it is the only one" in said
     assert "In no case can all four fleets meet the targets" in said
     assert "nan" not in said
@@ -97,7 +97,8 @@ def test_a_tie_within_noise():
     case = cases(made_up.costs(2.0, 0.995, 1.0), noise=0.02)
     said = decision.combined(case, case)
     assert "costs the same within the noise of the replay" in said
-    assert "Own-1B, no difference beyond noise" in said
+    assert "cost the same within noise for all of 1 model" in said
+    assert "Own-1B 0% (−4% to +4%; the split 0%, tiers 0%)" in said
     assert "In 0 it is ahead of the next beyond the noise" in said
     bought = decision.when_to_buy(case, case, NOTHING)
     assert "decide whether to split the pools in 0 (0 yes, 0 no)" in bought
@@ -108,8 +109,8 @@ def test_levers_that_make_it_dearer():
     case = cases(made_up.costs(2.0, 1.3, 1.1))
     said = decision.combined(case, case)
     assert "has one pool without tiers" in said
-    assert "Own-1B, 43% more (" in said
-    assert "cost no less for any of 1 model" in said
+    assert "Own-1B +43% (+40% to +46%; the split +30%, tiers +10%)" in said
+    assert "cost 43% more for 1 of 1 model than" in said
     bought = decision.when_to_buy(case, case, NOTHING)
     assert "For this scenario: keep one pool and buy no tier;" in bought
     assert "Do neither: so does the cheapest fleet in 1 of 1 case." in bought
@@ -137,8 +138,8 @@ def test_the_sign_of_an_interaction_counts_beyond_noise_only(interaction, told):
 
 def test_what_is_due_to_each_lever(own):
     said = decision.combined(own, own)
-    assert "Own-1B, 28% less (27% to 29%; the split 20%, tiers 10%)" in said
-    assert "the split saves more than the tiers in 1 and the tiers more than the split in 0" in said
+    assert "Own-1B −28% (−29% to −27%; the split −20%, tiers −10%)" in said
+    assert "the split saves more than the tiers in 1, the tiers more than the split in 0" in said
 
 
 @pytest.mark.parametrize(
@@ -154,31 +155,42 @@ def test_the_closed_form_is_judged_by_size_and_by_sign(own, off, sign, told):
     usd = made_up.costs(2, 0.8, 0.9, 0.2)
     parts = [row for at in range(9) for row in made_up.case(usd, off=off, **AT | {"at": at})]
     grid = decision.cases(made_up.table(parts))
-    grid.predicted_interaction = sign * 0.1
+    grid.loc[:3, ["interaction", "interaction_low", "interaction_high"]] = -0.3, -0.4, -0.2
+    grid.predicted_interaction = sign * grid.interaction
     said = decision.combined(own, grid)
     assert told in said
     assert f"in {36 if off < 1.1 else 0} of 36 fleets" in said
-    assert f"it has the same in {9 if sign > 0 else 0} of 9" in said
-    assert ("no more often" in said) == (sign < 0)
+    assert f"it has the sign of {9 if sign > 0 else 0}, {'more' if sign > 0 else 'no more'}" in said
+    assert "than the 5 that always saying the commoner sign would have" in said
 
 
 def test_a_slow_disk_model_by_model(own, public):
     said = decision.combined(own, public)
-    assert "With NVMe at 500\N{NO-BREAK SPACE}MB/s in place of 7\N{NO-BREAK SPACE}GB/s" in said
-    assert "the same within noise for DeepSeek-V3" in said
-    assert "26% more for Llama-3.1-70B" in said
-    assert "no NVMe is bought for Qwen3-235B-A22B and Llama-3.1-70B" in said
-    assert "holds for some models only" in said
-    for model, told in (("DeepSeek-V3", "for none of them"), ("Llama-3.1-70B", "No model bears")):
-        assert told in decision.combined(own, public[public.model == model])
+    assert (
+        "as their only tier, at 500\N{NO-BREAK SPACE}MB/s against 7\N{NO-BREAK SPACE}GB/s" in said
+    )
+    assert "DeepSeek-V3 no change beyond noise, bought at every rate" in said
+    assert "Llama-3.1-70B +26%, bought from 1.5\N{NO-BREAK SPACE}GB/s on" in said
+    gone = "Qwen3-235B-A22B and Llama-3.1-70B"
+    assert (
+        f"its rate disqualifies the disk holds for {gone} and does not hold for DeepSeek-V3."
+        in said
+    )
+    only = decision.combined(own, public[public.model == "DeepSeek-V3"])
+    assert only.endswith("disqualifies the disk does not hold for DeepSeek-V3.")
+    never = public.assign(bytes_both_nvme=float("nan"))
+    assert (
+        "does not matter for Qwen3-235B-A22B, DeepSeek-V3 and Llama-3.1-70B"
+        in decision.combined(own, never)
+    )
 
 
 def test_when_to_buy_says_what_it_depends_on(own, public, rows):
     said = decision.when_to_buy(own, public, rows)
     assert "Buy flash: so does the cheapest fleet in 56 of 112 cases." in said
     assert "(mooncake conversation never, mooncake synthetic always)" in said
-    assert "from DRAM at 30 USD/GB on (split pools without tiers in place of split" in said
-    assert "from a target of 120\N{NO-BREAK SPACE}ms a token on (one pool with tiers" in said
+    assert "from DRAM at 30 USD/GB on split pools without tiers" in said
+    assert "from 120\N{NO-BREAK SPACE}ms a token on one pool with tiers" in said
     assert "20\N{NO-BREAK SPACE}min (Qwen3-30B-A3B)" in said
     steady = decision.when_to_buy(own, public, rows[rows.quantity != "flips_at"])
     assert "No input that was varied alone turns the verdict." in steady

@@ -64,7 +64,8 @@ def regimes(cases: pd.DataFrame) -> Figure:
         sharex=True, sharey=True,
     )  # fmt: skip
     lanes = {model: place for place, model in enumerate(dict.fromkeys(cases.model))}
-    step = _lane(cases.ceiling.unique(), len(lanes))
+    ceilings = np.sort(cases.ceiling.unique())
+    step = _lane(ceilings, len(lanes))
     for (row, router), (column, scope) in (
         (one, other) for one in enumerate(routers) for other in enumerate(scopes)
     ):
@@ -90,7 +91,7 @@ def regimes(cases: pd.DataFrame) -> Figure:
                 )  # fmt: skip
         axes.set_title(f"{router}, {_scope(scope)}", loc="left", fontsize=9)
         axes.set(xscale="log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        axes.set_yticks(ceilings, [f"{ceiling:.0%}" for ceiling in ceilings])
         axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -109,10 +110,10 @@ def regimes(cases: pd.DataFrame) -> Figure:
     return figure
 
 
-def _lane(ceilings, lanes: int) -> float:
+def _lane(ceilings: np.ndarray, lanes: int) -> float:
     """Distance of models that share a ceiling, so that ceilings stay apart."""
-    gaps = np.diff(np.sort(ceilings))
-    return 0.75 * (gaps.min() if len(gaps) else 0.1) / lanes
+    gaps = np.diff(ceilings)
+    return 0.65 * (gaps.min() if len(gaps) else 0.1) / lanes
 
 
 def _scope(scope: str) -> str:
@@ -164,7 +165,10 @@ def divergence(ratios: pd.DataFrame, near: float, cases: pd.DataFrame) -> Figure
             part = ratios[ratios.cell == cell]
             x = part.model.map(models.index) + 0.2 * (lane - 1.5)
             axes.plot(x, part[name], mark, color=colour, fillstyle="none", markersize=4, alpha=0.7)
-        axes.set_ylabel(f"predicted {told}\nover simulated")
+        axes.set(yscale="log", ylabel=f"predicted {told}\nover simulated")
+        axes.yaxis.set_major_locator(LogLocator(2))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         labels = [re.sub(r"-(?=\d\d|V)", "-\n", model) for model in models]
         axes.set_xticks(range(len(models)), [""] * len(models) if axes is each[0] else labels)
         axes.tick_params(axis="x", labelsize=8)
