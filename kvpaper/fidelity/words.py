@@ -25,16 +25,16 @@ def _engines(machine: str, rows: "pandas.DataFrame") -> str:
     """Hits, times, and the closed form beside, of the loops of one machine."""
     counts = {name: int(part.value.sum()) for name, part in rows.groupby("quantity")}
     medians = {over: _ratios(rows, "ttft", 50, over) for over in ("simulated", "predicted")}
-    loops = len(medians["simulated"])
+    loops, setters = len(medians["simulated"]), sorted(set(rows.set_by))
     near = int((abs(medians["simulated"] - 1) <= _NEAR).sum())
     late_s = rows[rows.quantity == "longest_delay_of_sending_s"].value.max()
     late = f", in which the machine stood still: a request was sent {answers.duration(late_s)} late"
     return (
         f"On {machine}, {answers.counted(loops, 'open loop')} of real engines ran"
-        f"{late if late_s > 1 else ''}. The replay finds as many cached tokens for "
-        f"{counts['requests'] - counts['requests_that_differ']:,} of {counts['requests']:,} "
-        f"requests. Measured over simulated, the median time to first token is "
-        f"{_range(medians['simulated'])}, within {_NEAR:.0%} in {near} of {loops}; the 90th "
+        f"{late if late_s > 1 else ''}. The replay, set by {answers.listed(setters)}, finds as "
+        f"many cached tokens for {counts['requests'] - counts['requests_that_differ']:,} of "
+        f"{counts['requests']:,} requests. Measured over simulated, the median time to first "
+        f"token is {_range(medians['simulated'])}, within {_NEAR:.0%} in {near} of {loops}; the 90th "
         f"percentile is {_range(_ratios(rows, 'ttft', 90))}, the median time per token "
         f"{_range(_ratios(rows, 'tpot', 50))}. Measured over the closed form, the median time to "
         f"first token is {_range(medians['predicted'])}."

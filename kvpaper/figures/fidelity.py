@@ -39,7 +39,7 @@ def engines(rows: pd.DataFrame) -> Figure:
     figure, axes = panels(1.6 + 0.5 * len(rows.groupby(_LOOP)))
     names = []
     for place, (at, loop) in enumerate(rows.groupby(_LOOP, sort=False)):
-        names.append(f"{at[1]}, {at[3]}\n{at[4]:g} requests/s, run {at[2]}")
+        names.append(f"{at[1]}, {at[3]}\n{at[4]:g} requests/s, run {at[2]:g}")
         for (percentile, part), colour in zip(loop.groupby("percentile"), _COLOURS, strict=False):
             name = "median" if percentile == 50 else f"{percentile:g}th percentile"
             _marked(axes, part, place + (percentile - 70) / 150, colour, name)

@@ -200,7 +200,8 @@ def test_the_answer_and_the_figure_follow_from_the_rows():
     rows = results.table(engines.rows([record(PLAIN, "nixl"), record(PLAIN)]))
     said = words.answer(results.joined(rows, results.read("public", "60_fleet_planner")))
     assert "2 open loops of real engines ran. " in said
-    assert "as many cached tokens for 10 of 10 requests" in said
+    assert "set by single requests of the run, finds as many" in said
+    assert "cached tokens for 10 of 10 requests" in said
     assert "first token is 1.00, within 10% in 2 of 2" in said
     (axes,) = figures.engines(rows).axes
     assert [label.get_text().partition("\n")[0] for label in axes.get_yticklabels()] == [
