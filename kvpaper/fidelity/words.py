@@ -34,8 +34,8 @@ def _engines(machine: str, rows: "pandas.DataFrame") -> str:
         f"{late if late_s > 1 else ''}. The replay, set by {answers.listed(setters)}, finds as "
         f"many cached tokens for {counts['requests'] - counts['requests_that_differ']:,} of "
         f"{counts['requests']:,} requests. Measured over simulated, the median time to first "
-        f"token is {_range(medians['simulated'])}, within {_NEAR:.0%} in {near} of {loops}; the 90th "
-        f"percentile is {_range(_ratios(rows, 'ttft', 90))}, the median time per token "
+        f"token is {_range(medians['simulated'])}, within {_NEAR:.0%} in {near} of {loops}; the "
+        f"90th percentile is {_range(_ratios(rows, 'ttft', 90))}, the median time per token "
         f"{_range(_ratios(rows, 'tpot', 50))}. Measured over the closed form, the median time to "
         f"first token is {_range(medians['predicted'])}."
     )
