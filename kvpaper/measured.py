@@ -23,7 +23,7 @@ TOLERANCE = 1e-4
 QUIET_SHARE = 0.1
 LOADS = ("quiet", "unknown", "shared")
 _MOVED = "vllm:nixl_bytes_transferred_sum"
-_CAME = (_MOVED, "vllm:external_prefix_cache_hits_total")
+_HITS = "vllm:external_prefix_cache_hits_total"
 _TIER = ("machine", "tier", "way", "shape", "to")
 _COMPARED = {"one token differs": "one token differs", "spoiled disk": "spoiled cache"}
 
@@ -163,7 +163,8 @@ def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> di
 def everything(records: Iterable[Record]) -> list[Row]:
     """All rows that the records give."""
     records = list(records)
-    parts = (tiers, fits, levels, cells, deaths, agreement, splits, transfers, loops, ratios)
+    parts = (tiers, fits, levels, cells, deaths, agreement, splits, transfers, moved)
+    parts += (loops, ratios)
     return [row for part in parts for row in part(records)]
 
 
@@ -285,7 +286,7 @@ def transfers(records: Iterable[Record]) -> list[Row]:
     rows = []
     for record, at in runs(records, "disagg"):
         served = _served(record)
-        came = {row.get("prompt_tokens") for row in record["rows"] if row.get("name") in _CAME}
+        came = [row.get("prompt_tokens") for row in record["rows"] if row.get("name") == _HITS]
         found = {
             (row["quantity"], row["prompt_tokens"]): np.asarray(row["values"])
             for row in record["rows"]
@@ -301,6 +302,23 @@ def transfers(records: Iterable[Record]) -> list[Row]:
                 spread = _spread({"quantity": "transfer_time_s", "values": times})
                 rows.append({**spread, **at, **served, **of})
     return rows
+
+
+def moved(records: Iterable[Record]) -> list[Row]:
+    """Tokens that the decode engine had from the other one, as a share of those of the prompts."""
+    return [
+        _row(
+            "moved_share",
+            row["values"][0] / (row["requests"] * row["prompt_tokens"]),
+            split="moved share",
+            prompt_tokens=row["prompt_tokens"],
+            **at,
+            **_served(record),
+        )
+        for record, at in runs(records, "disagg")
+        for row in record["rows"]
+        if row.get("part") == "proof" and row.get("name") == _HITS and row["engine"] == "decode"
+    ]
 
 
 def loops(records: Iterable[Record]) -> list[Row]:

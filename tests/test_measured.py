@@ -300,8 +300,11 @@ def split_record(start, step_s=0.02, rate=1e9):
         rows.append(row("prefill_s", [0.1], split="two engines", **at))
         rows.append(row("ttft_s", [0.1 + moved_s + step_s], split="two engines", **at))
         rows.append(row("ttft_s", [0.1], split="one engine", **at))
-        moved = {"name": "vllm:nixl_bytes_transferred_sum", "requests": 4}
-        rows.append(row("counter", [4 * tokens * 8192], **moved, **at))
+        told = {"engine": "decode", "requests": 4, **at}
+        name = "vllm:nixl_bytes_transferred_sum"
+        rows.append(row("counter", [4 * tokens * 8192], name=name, **told))
+        name = "vllm:external_prefix_cache_hits_total"
+        rows.append(row("counter", [4 * (tokens - 1)], name=name, **told))
     for engine, last in (("prefill", -3.0), ("decode", -3.25)):
         rows.append(row("logprob", [-1.0, -2.0, last], engine=engine, tokens="t1 t2 t3"))
     engine = {"model": ".cache/lab/small-moe-abc", "dtype": "float32"}
@@ -320,6 +323,8 @@ def test_a_transfer_is_what_neither_prefill_nor_step_explains():
 
 def test_what_went_between_engines_is_the_cache_of_the_prompts_and_gives_the_same_answer():
     found = [split_record("2026-01-01")]
+    share = {one["prompt_tokens"]: one["value"] for one in measured.moved(found)}
+    assert share[1024] == 1023 / 1024
     sizes = [one for one in measured.ratios(found) if one["formula"] == "kv_bytes_per_token"]
     # 2 x 8 layers x 2 heads x 64 x 4 bytes
     assert [one["value"] for one in sizes] == [1.0] * 4
