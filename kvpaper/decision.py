@@ -357,8 +357,8 @@ def _closed_form(grid: pd.DataFrame) -> str:
         f"{len(found)} fleets ({', '.join(parts)}); predicted over simulated is {middle:.2f} in "
         f"the median ({low:.2f} to {high:.2f} for 10 to 90%), and for {missed} that meet the "
         f"targets it expects none to be met. Of {len(signs)} interactions beyond noise it has the "
-        f"sign of {agree}, {'more' if skill else 'no more'} than the {common} that always saying "
-        f"the commoner sign would have, as far as can be told. That such objectives are "
+        f"sign of {agree}; always to say the commoner sign has {common}, so that what it knows of "
+        f"the sign is {'beyond' if skill else 'within'} chance. That such objectives are "
         f"non-analytic, as Kareto observes, {kareto}."
     )
 
@@ -385,7 +385,7 @@ def _disk(varied: pd.DataFrame) -> str:
     slow, fast = (size(rate) for rate in (varied["at"].min(), varied["at"].max()))
     paper = [f"{verdict} for {listed(models)}" for verdict, models in verdicts.items() if models]
     return (
-        f"Split pools with NVMe as their only tier, at {slow}/s against {fast}/s: "
+        f"Split pools with NVMe as their only tier, at {slow}/s a GPU against {fast}/s: "
         f"{'; '.join(said)}. That its rate disqualifies the disk {listed(paper)}."
     )
 
@@ -496,8 +496,8 @@ def _known(case: Mapping, cell: str, end: str) -> float:
 _INPUTS = {
     "ttft": ("{} to the first token", duration),
     "tpot": ("{} a token", duration),
-    "nic": ("a network of {}/s", size),
-    "disk": ("NVMe at {}/s", size),
+    "nic": ("a network of {}/s a GPU", size),
+    "disk": ("NVMe at {}/s a GPU", size),
     "dram price": ("DRAM at {} USD/GB", "USD/GB"),
     "nvme price": ("NVMe at {} USD/GB", "USD/GB"),
     "gpu price": ("a GPU at {} USD/hour", "USD/hour"),

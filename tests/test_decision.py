@@ -6,7 +6,7 @@ import made_up_grid as made_up
 import pandas as pd
 import pytest
 
-from kvpaper import decision, results
+from kvpaper import data, decision, results
 
 AT = {"model": "Own-1B", "trace": "my_log", "ttft_slo_s": 0.3, "tpot_slo_s": 0.04,
       "router": "prefix", "scope": "instance", "varied": ""}  # fmt: skip
@@ -160,14 +160,17 @@ def test_the_closed_form_is_judged_by_size_and_by_sign(own, off, sign, told):
     said = decision.combined(own, grid)
     assert told in said
     assert f"in {36 if off < 1.1 else 0} of 36 fleets" in said
-    assert f"it has the sign of {9 if sign > 0 else 0}, {'more' if sign > 0 else 'no more'}" in said
-    assert "than the 5 that always saying the commoner sign would have" in said
+    assert (
+        f"it has the sign of {9 if sign > 0 else 0}; always to say the commoner sign has 5" in said
+    )
+    assert f"of the sign is {'beyond' if sign > 0 else 'within'} chance" in said
 
 
 def test_a_slow_disk_model_by_model(own, public):
     said = decision.combined(own, public)
     assert (
-        "as their only tier, at 500\N{NO-BREAK SPACE}MB/s against 7\N{NO-BREAK SPACE}GB/s" in said
+        "as their only tier, at 500\N{NO-BREAK SPACE}MB/s a GPU against 7\N{NO-BREAK SPACE}GB/s"
+        in said
     )
     assert "DeepSeek-V3 no change beyond noise, bought at every rate" in said
     assert "Llama-3.1-70B +26%, bought from 1.5\N{NO-BREAK SPACE}GB/s on" in said
@@ -204,6 +207,12 @@ def test_the_headline_counts_models(public):
         "40\N{NO-BREAK SPACE}ms a token, split pools with tiers cost 9% to 34% less for 4 of "
         "5 models than one pool without tiers."
     )
+
+
+def test_the_readme_says_what_the_results_say():
+    said = decision.headline(decision.base(decision.cases(results.read("public", "70_combined"))))
+    readme = (data.FOLDER.parent / "README.md").read_text("utf-8")
+    assert said.replace("\N{NO-BREAK SPACE}", " ") in readme
 
 
 def test_fleets_tell_their_configuration(public):

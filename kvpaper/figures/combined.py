@@ -25,8 +25,8 @@ _MODELS = (("#D55E00", "o"), ("#0072B2", "s"), ("#009E73", "^"), ("#CC79A7", "P"
 _SAVINGS = (0.02, 0.1, 0.3)
 _INPUTS = {
     "tpot": ("target for a token", as_time),
-    "nic": ("network of an instance", as_rate),
-    "disk": ("NVMe read rate", as_rate),
+    "nic": ("network of a GPU", as_rate),
+    "disk": ("NVMe of a GPU", as_rate),
     "dram price": ("DRAM [USD/GB]", "USD/GB"),
     "nvme price": ("NVMe [USD/GB]", "USD/GB"),
     "gpu price": ("GPU [USD/hour]", "USD/hour"),
@@ -241,7 +241,9 @@ def disk(cases: pd.DataFrame) -> Figure:
         simulated = part.usd_both / part.usd_disaggregated
         axes.plot(part["at"], simulated, mark, color=colour, fillstyle="none", label=model)
     axes.axhline(1, color=INK, linewidth=0.6)
-    axes.set(xscale="log", xlabel="NVMe read rate", ylabel="split: tiers over no tiers")
+    axes.set(
+        xscale="log", xlabel="read rate of the NVMe of a GPU", ylabel="split: tiers over no tiers"
+    )
     axes.set_xticks(sorted(set(cases["at"])))
     axes.xaxis.set_minor_locator(NullLocator())
     as_rate(axes.xaxis)
