@@ -80,7 +80,7 @@ def _saves(band: Band) -> str:
 def told_kind(found: Kind | None) -> str:
     """A kind of decision in words."""
     if found is None:
-        return "nothing meets the targets"
+        return "nothing that was tried meets the targets"
     split, tiers = found
     what = f"with {listed([TIERS[tier] for tier in tiers])}" if tiers else "without tiers"
     return f"{'split pools' if split else 'one pool'} {what}"

@@ -66,11 +66,13 @@ def advise(name: str, log: str | None = None) -> tuple[dict[str, Any], Any]:
         print(f"{next(number)} of {2 + len(moved)}: {step}", file=sys.stderr, flush=True)
 
     decision = decide.decide(bench, told)
-    found = answer(decision, list(flips.flips(decision, moved, told)))
+    turned = list(flips.flips(decision, moved, told))
+    found = answer(decision, turned)
+    late = [one.key for one in moved if one not in [flip.input for flip in turned]]
     parts = ["kvpaper", "advise", name, *(["--trace", log] if log else [])]
     found |= {
         "trace": source or "generated",
-        "warnings": _warnings(found, stated, bench, trace),
+        "warnings": _warnings(found, stated, bench, trace, late),
         "inputs": stated.inputs(
             ("model", "hardware", "serving", "workload", "slo", "prices", "fleet")
         ),
@@ -79,29 +81,25 @@ def advise(name: str, log: str | None = None) -> tuple[dict[str, Any], Any]:
     return found, scenario
 
 
-def _warnings(found: dict[str, Any], stated, bench, trace) -> list[str]:
+def _warnings(found: dict[str, Any], stated, bench, trace, late: list[str]) -> list[str]:
     from kvpaper import evaluate
     from kvpaper.answers import counted, duration, listed
 
-    told, workload = [], stated.workload
-    if bench.case.scenario is not stated:
-        told.append(
-            f"no fleet is stated: taken as {counted(bench.case.gpus, 'GPU')}; bytes follow it"
-        )
-    if bench.trace is not trace:
-        span = duration(bench.trace.duration_s)
-        told.append(
-            f"replayed for {span}, as superposed sessions: the fleet serves far more than the log"
-        )
-    told.append(f"the log spans {duration(trace.duration_s)}: what comes back later counts as new")
-    mean = float(trace.input_tokens.mean())
-    if not 0.8 < mean / workload.prompt_tokens < 1.25:
-        own = f"prompts of the log have {mean:,.0f} tokens"
-        told.append(f"{own}; the scenario's {workload.prompt_tokens:,.0f} give the slack")
+    gpus, mean = counted(bench.case.gpus, "GPU"), float(trace.input_tokens.mean())
+    asked, spans = stated.workload.prompt_tokens, duration(trace.duration_s)
     free = [n for n in stated.hardware.tiers if n not in ("hbm", *evaluate.priced_tiers(stated))]
-    if free:
-        told.append(f"no price for {listed(free)}: not on offer")
-    if not found["basis"]["tabulated"]:
-        told.append("latencies are predicted, not tabulated, for this model or these lengths")
-    told.append("bands are those of the seeds; what formulas and tables leave out is not in them")
-    return told
+    told = {
+        f"no fleet is stated: taken as {gpus}": bench.case.scenario is not stated,
+        f"of the log, superposed, {duration(bench.trace.duration_s)} are replayed": bench.trace
+        is not trace,
+        f"the log spans {spans}: what comes back later counts as new": True,
+        f"its prompts have {mean:,.0f} tokens; slack is told for the scenario's {asked:,.0f}": not (
+            0.8 < mean / asked < 1.25
+        ),
+        f"no price for {listed(free)}: not on offer": free,
+        "latencies are predicted, not tabulated": not found["basis"]["tabulated"],
+        f"for lack of time not moved: {listed(late)}": late,
+        "pools come in whole instances: a larger fleet may divide better": True,
+        "bands are those of the seeds; what formulas and tables leave out is not in them": True,
+    }
+    return [text for text, holds in told.items() if holds]

@@ -7,7 +7,7 @@ races again; what loses there costs one replay.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,12 +17,13 @@ from kvpaper.advise.decide import Decision, Kind, cheaper, cheapest, kind, targe
 from kvpaper.scenario import Prices, Scenario
 from kvpaper.serving import arrivals
 from kvpaper.serving.case import Case, Configuration
-from kvpaper.serving.cells import SEEDS, Bench, Cell, Race, best_cells, costed, neighbours
+from kvpaper.serving.cells import CELLS, SEEDS, Bench, Cell, Race, best_cells, costed, raced
 from kvpaper.serving.search import Targets
 
 SPAN = 4.0
 # A bracket is 19 % wide where it takes replays, 1 % where it does not.
 _HALVINGS, _HALVINGS_OF_PRICES = 3, 8
+# Of a processor, for all inputs.
 _LIMIT_S = 300.0
 
 
@@ -55,7 +56,7 @@ class Flip(NamedTuple):
         The nearest value found at which another decision is cheaper beyond noise, and the last
         before it at which none is; None if none is at the end either.
     to : Kind or None
-        That other decision; None where nothing meets the targets.
+        That other decision; None where nothing tried meets the targets.
     """
 
     input: Input
@@ -93,11 +94,11 @@ def inputs(bench: Bench) -> list[Input]:
 
 def flips(decision: Decision, moved: list[Input], told: Callable[[str], None]) -> Iterator[Flip]:
     """What each input changes, at each end; an input that time does not allow is left out."""
-    started_s = time.monotonic()
+    started_s = time.process_time()
     for one in moved:
         told(one.key)
         for end in _ends(decision, one):
-            if time.monotonic() - started_s < _LIMIT_S:
+            if time.process_time() - started_s < _LIMIT_S:
                 yield _flip(decision, one, end)
 
 
@@ -179,30 +180,32 @@ def _repriced(decision: Decision, prices: Prices) -> Kind | None:
 
 
 def _raced(decision: Decision, bench: Bench, targets: Targets) -> Kind | None:
+    """The best of each kind race; where the decision's own loses, it may choose anew."""
     if decision.chosen is None:
         feasible = [cell for cell in best_cells(bench, targets).values() if cell.feasible]
         return kind(cheapest(feasible).configuration) if feasible else None
-    base = kind(decision.chosen.configuration)
-    best: dict[Kind, Cell] = {}
+    base, best = kind(decision.chosen.configuration), {}
     for cell in sorted(decision.options, key=lambda cell: float(cell.usd_per_token.mean())):
         best.setdefault(kind(cell.configuration), cell)
-
-    def raced(cells: Iterable[Cell], beside: bool) -> Race:
-        race = Race(bench, targets, None)
-        for cell in cells:
-            own, rate = _adapted(cell.configuration, bench.case), float(cell.requests_per_s.mean())
-            for chosen in (own, *(neighbours(own, bench.case.gpus) if beside else ())):
-                race.run(chosen, rate)
-        return race
-
-    race = raced(best.values(), False)
-    if race.best is None or kind(race.best) == base:
-        return race.best and base
-    other, own = (
-        one.best and costed(bench, targets, "", one.best, start=one.step)
-        for one in (race, raced([best[base]], True))
+    race = Race(bench, targets, None)
+    for cell in best.values():
+        race.run(_adapted(cell.configuration, bench.case), float(cell.requests_per_s.mean()))
+    if race.best and kind(race.best) == base:
+        return base
+    split, tiers = base
+    alike = next(name for name, levers in CELLS.items() if levers == (split, bool(tiers)))
+    one = _adapted(best[base].configuration, bench.case)
+    own = raced(bench.on(bench.case.offering(tiers)), targets, alike, None, [one])
+    if race.best is None:
+        return own.best and base
+    if own.best is None:
+        return kind(race.best)
+    one = own.best if kind(own.best) == base else one
+    first, second = (
+        costed(bench, targets, alike, chosen, start=at.step)
+        for chosen, at in ((race.best, race), (one, own))
     )
-    return kind(race.best) if own is None or cheaper(other, own) else base
+    return kind(race.best) if cheaper(first, second) else base
 
 
 def _adapted(chosen: Configuration, case: Case) -> Configuration:

@@ -31,7 +31,7 @@ Block = tuple[str, Any]
 
 def blocks(answer: dict[str, Any]) -> list[Block]:
     """What is told, in order: a tag of HTML and its content."""
-    unit, stays = answer["saving"]["unit"], "; ".join(one["told"] for one in answer["unchanged"])
+    unit, stays = answer["saving"]["unit"], [one["told"] for one in answer["unchanged"]]
     cells = [[CELLS[name], usd(band)] for name, band in answer["cells"].items()]
     tiers = [[one["tier"], one["use"], size(one["bytes"])] for one in answer["decision"]["tiers"]]
     kinds = [[kind, str(answer["basis"][kind]), told] for kind, told in KINDS.items()]
@@ -40,15 +40,18 @@ def blocks(answer: dict[str, Any]) -> list[Block]:
         ("h1", f"What to buy for {answer['scenario']}"),
         ("p", answer["decision"]["told"]),
         ("ul", answer["reasons"]),
-        ("table", (("tier", "use", "for the fleet"), tiers)),
         ("h2", "What the four fleets cost"),
         ("figure", "cells"),
         ("table", (("fleet at its best", unit), cells)),
         ("h2", "What would change it"),
-        ("ul", [one["told"] for one in answer["flips"]] or ["no input that was moved alone"]),
+        (
+            "ul",
+            [one["told"] for one in answer["flips"]] or ["none of the inputs, each moved alone"],
+        ),
         ("h2", "Over which ranges it was found to stay"),
-        ("p", f"{stays}."),
+        ("ul", stays),
         ("h2", "Tiers against slack"),
+        ("table", (("tier", "use", "for the fleet"), tiers)),
         ("figure", "tiers"),
         ("h2", "What the numbers are"),
         ("table", (("kind", "numbers", "meaning"), kinds)),
@@ -62,17 +65,15 @@ def blocks(answer: dict[str, Any]) -> list[Block]:
 
 def usd(band: dict[str, float] | None) -> str:
     """A value with its band."""
-    return (
-        "misses the targets"
-        if band is None
-        else "{value:.3g} ({low:.3g} to {high:.3g})".format(**band)
-    )
+    if band is None:
+        return "misses the targets"
+    return "{value:.3g} ({low:.3g} to {high:.3g})".format(**band)
 
 
 def text(answer: dict[str, Any]) -> str:
     """The decision, its reasons, costs and flips, in some twenty lines."""
     told, ends = blocks(answer), "Over which ranges it was found to stay"
-    lines = []
+    lines: list[str] = []
     for tag, content in told[1 : told.index(("h2", ends))]:
         if tag == "ul":
             lines += [fill(one, 96, initial_indent="- ", subsequent_indent="  ") for one in content]
