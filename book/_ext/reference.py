@@ -96,7 +96,9 @@ def definitions(text: str) -> nodes.definition_list:
 def described(node: Definition, module: str, owner: str = "") -> nodes.definition_list_item:
     """One function or class, with the methods of the latter."""
     name = f"{owner}{node.name}"
-    term = nodes.term("", "", nodes.literal("", signature(node)), ids=[f"{module}.{name}"])
+    # An arrow of two signs would be broken between them.
+    called = signature(node).replace(" -> ", " → ")
+    term = nodes.term("", "", nodes.literal("", called), ids=[f"{module}.{name}"])
     body: list[nodes.Node] = []
     for heading, text in sections(ast.get_docstring(node)).items():
         if heading == "Equation":

@@ -233,11 +233,12 @@ const drawCells = (figure, words, { cells, usd }) => {
       return;
     }
     const told = usd(cell.middle);
-    const before = high + 11 + 6.6 * told.length > area.right;
+    const marks = [low, high, ...(cell.predicted ? [x(cell.predicted)] : [])];
+    const before = Math.max(...marks) + 11 + 6.6 * told.length > area.right;
     svg.append(make("g", { class: "cell" },
       cell.predicted ? line("predicted", x(cell.predicted), y - 9, x(cell.predicted), y + 9) : null,
       line("span", low, y, high, y), dot(at, y, cell.middle === least),
-      text(before ? low - 11 : high + 11, y + 4, told, {
+      text(before ? Math.min(...marks) - 11 : Math.max(...marks) + 11, y + 4, told, {
         class: "value", "text-anchor": before ? "end" : "start",
       })));
   });
