@@ -441,7 +441,7 @@ def _when(known: pd.DataFrame, flag: np.ndarray) -> str:
     cold = known.ttft_slo_s / known.cold_s
     middle = cold.median()
     tight = np.where(cold < middle, "below", "not below")
-    axes = {
+    inputs = {
         "model": ("the model", known.model),
         "trace": ("the trace", known.trace.map(_trace)),
         "cold": (f"a TTFT target below {middle:.2g} times a cold prefill", tight),
@@ -450,13 +450,13 @@ def _when(known: pd.DataFrame, flag: np.ndarray) -> str:
     }
     shares = {
         name: pd.Series(flag).groupby(np.asarray(values), sort=False).agg(["sum", "count", "mean"])
-        for name, (_, values) in axes.items()
+        for name, (_, values) in inputs.items()
         if name != "cold" or cold.notna().all()
     }
     spread = {name: part["mean"].max() - part["mean"].min() for name, part in shares.items()}
     ranked = [name for name in sorted(spread, key=spread.get, reverse=True) if spread[name] > 0.1]
     said = [
-        f"{axes[name][0]} ("
+        f"{inputs[name][0]} ("
         + ", ".join(f"{at} {_often(*part)}" for at, *part in shares[name].itertuples())
         + ")"
         for name in ranked[:2]
