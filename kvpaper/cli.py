@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from kvpaper.advise import command as advise
 from kvpaper.errors import InputError, hint
 from kvpaper.lab import command as lab
-from kvpaper.reuse import command
+from kvpaper.reuse import command as reuse
 from kvpaper.serving import command as serving
 
 # Each handler imports what it needs, so that --help stays fast.
@@ -47,16 +47,6 @@ def _diagnose(arguments: argparse.Namespace) -> int:
     from kvpaper import diagnose
 
     return diagnose.main(arguments.logs, arguments.json)
-
-
-def _reuse(arguments: argparse.Namespace) -> int:
-    from kvpaper.reuse import command
-
-    return command.run(arguments)
-
-
-def _measure(arguments: argparse.Namespace) -> int:
-    return lab.run(arguments)
 
 
 def _schema(arguments: argparse.Namespace) -> int:
@@ -112,21 +102,16 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true")
     evaluate.set_defaults(run=_evaluate)
 
-    reuse = commands.add_parser("reuse", help="hit rates, tail and capacity from a request log")
-    command.add_arguments(reuse)
-    reuse.set_defaults(run=_reuse)
-
-    simulate = commands.add_parser("simulate", help="replay a trace on a scenario's fleet")
-    serving.add_arguments(simulate)
-    simulate.set_defaults(run=serving.run)
-
-    sweep = commands.add_parser("sweep", help="replay a grid of fleets: latency against cost")
-    serving.add_sweep_arguments(sweep)
-    sweep.set_defaults(run=serving.run_sweep)
-
-    advice = commands.add_parser("advise", help="what to buy, and whether to split: a decision")
-    advise.add_arguments(advice)
-    advice.set_defaults(run=advise.run)
+    for name, text, add_arguments, run in (
+        ("reuse", "hit rates, tail and capacity of a log", reuse.add_arguments, reuse.run),
+        ("simulate", "replay a log on a scenario's fleet", serving.add_arguments, serving.run),
+        ("sweep", "replay a grid of fleets", serving.add_sweep_arguments, serving.run_sweep),
+        ("advise", "what to buy, and whether to split", advise.add_arguments, advise.run),
+        ("measure", "run an instrument of the lab", lab.add_arguments, lab.run),
+    ):
+        command = commands.add_parser(name, help=text)
+        add_arguments(command)
+        command.set_defaults(run=run)
 
     diagnose = commands.add_parser(
         "diagnose",
@@ -137,10 +122,6 @@ def _parser() -> argparse.ArgumentParser:
     diagnose.add_argument("logs", nargs="+", metavar="LOG", help="files, folders or -")
     diagnose.add_argument("--json", action="store_true")
     diagnose.set_defaults(run=_diagnose)
-
-    measure = commands.add_parser("measure", help="run an instrument of the lab, check its records")
-    lab.add_arguments(measure)
-    measure.set_defaults(run=_measure)
 
     schema = commands.add_parser("schema", help="JSON Schema of a scenario, for editors")
     schema.set_defaults(run=_schema)
