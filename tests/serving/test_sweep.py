@@ -213,10 +213,14 @@ def test_a_cache_smaller_than_a_request_is_a_reason_and_nothing_left_is_told(cap
 
 
 def test_overload_and_requests_out_of_order_are_answered(tmp_path):
-    crowd = command.asked(REQUESTS, 3000.0, 0)
-    answer = sweep(loaded(tmp_path, "sweep: {pools: 1, dram: 0 GB, nvme: 0 GB}"), crowd)
+    crowd = command.asked(REQUESTS, 30.0, 0)
+    slow = QUICK.replace("580 TFLOP/s", "1 TFLOP/s")
+    alone = "sweep: {pools: 1, dram: 0 GB, nvme: 0 GB}"
+    answer = sweep(loaded(tmp_path, alone, slow), crowd, processes=1)
     (one,) = answer["points"]
     assert not one["feasible"]
+    # The queue grows for as long as the trace lasts.
+    assert one["ttft_s"]["p50"] > 600
     log = tmp_path / "log.jsonl"
     rows = [{"timestamp": 1000 * (i ^ 1), "input_length": 512, "output_length": 2, "hash_ids": [i]}
             for i in range(20)]  # fmt: skip
