@@ -208,9 +208,10 @@ def combined(own: pd.DataFrame, public: pd.DataFrame) -> str:
     grid, paragraphs = main(public), [_own(main(own).iloc[0])]
     if len(grid):
         at, disk = base(public), _disk(public[public.varied == "disk"])
-        paragraphs += [f"{headline(at)} {_counts(grid)}", _drops(at), _interaction(grid)]
-        paragraphs += [part for part in (_closed_form(grid), disk) if part]
-    return "\n\n".join(paragraphs)
+        paragraphs += [f"{headline(at)} {_counts(grid)}", _drops(at)]
+        paragraphs += [finer(public), _interaction(grid)]
+        paragraphs += [_closed_form(grid), disk]
+    return "\n\n".join(part for part in paragraphs if part)
 
 
 def headline(at: pd.DataFrame) -> str:
@@ -260,6 +261,27 @@ def _drops(at: pd.DataFrame) -> str:
     return (
         f"With {case.router} routing and tiers {_scope(case.scope)}, model by model, and what is "
         f"due to each lever by Shapley: {'; '.join(said)}."
+    )
+
+
+def finer(cases: pd.DataFrame) -> str:
+    """What a fleet of more instances changes, which can be split more finely."""
+    sized = cases[(cases.varied == "gpus") & cases.usd_both.notna() & cases.usd_none.notna()]
+    said, split = [], np.zeros(2, int)
+    for model, part in sized.groupby("model", sort=False):
+        ends = [part.loc[part["at"].agg(end)] for end in ("idxmin", "idxmax")]
+        if ends[0]["at"] == ends[1]["at"]:
+            continue
+        few, many = (_change(math.log(one.usd_none / one.usd_both)) for one in ends)
+        said.append(f"{model} {many} on {ends[1]['at']:.0f} GPUs, {few} on {ends[0]['at']:.0f}")
+        split += [one.cheapest in SPLIT for one in ends]
+    if not said:
+        return ""
+    return (
+        "Pools come in whole instances, so a larger fleet can be split more finely, and that alone "
+        f"moves the verdict. Split pools with tiers against one pool without: {'; '.join(said)}. "
+        f"Split pools are the cheapest for {split[1]} of {counted(len(said), 'model')} on the "
+        f"larger fleets, for {split[0]} on the smaller ones of the grid."
     )
 
 

@@ -210,9 +210,28 @@ def test_the_headline_counts_models(public):
 
 
 def test_the_readme_says_what_the_results_say():
-    said = decision.headline(decision.base(decision.cases(results.read("public", "70_combined"))))
+    cases = decision.cases(results.read("public", "70_combined"))
     readme = (data.FOLDER.parent / "README.md").read_text("utf-8")
-    assert said.replace("\N{NO-BREAK SPACE}", " ") in readme
+    assert decision.headline(decision.base(cases)).replace("\N{NO-BREAK SPACE}", " ") in readme
+    assert decision.finer(cases).rpartition(": ")[2].partition(". ")[2] in readme
+
+
+def test_a_larger_fleet_is_told_by_model():
+    rows = [
+        {
+            "model": "m",
+            "varied": "gpus",
+            "at": at,
+            "usd_none": 10.0,
+            "usd_both": usd,
+            "cheapest": one,
+        }
+        for at, usd, one in ((16.0, 12.0, "tiered"), (32.0, 8.0, "both"))
+    ]
+    said = decision.finer(pd.DataFrame(rows))
+    assert "m \N{MINUS SIGN}20% on 32 GPUs, +20% on 16" in said
+    assert "for 1 of 1 model on the larger fleets, for 0 on the smaller" in said
+    assert not decision.finer(pd.DataFrame(rows[:1]))
 
 
 def test_fleets_tell_their_configuration(public):
