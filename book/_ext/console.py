@@ -15,7 +15,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 _LOGGER = logging.getLogger(__name__)
-LIMIT_S = 120
+LIMIT_S = 600
 
 
 def printed(command: str, folder: Path) -> str:
