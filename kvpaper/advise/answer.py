@@ -234,8 +234,8 @@ def _latencies(decision: Decision) -> list[results.Row]:
 
 
 def _shown(moved: Input, value: float) -> str:
-    if moved.unit == "s":
-        return duration(value)
+    if moved.unit in ("s", "GB/s"):
+        return duration(value) if moved.unit == "s" else f"{size(value)}/s"
     return f"{units.per(value, moved.unit):.3g} {moved.unit}"
 
 

@@ -55,6 +55,7 @@ def blocks(answer: dict[str, Any]) -> list[Block]:
         ("figure", "tiers"),
         ("h2", "What the numbers are"),
         ("table", (("kind", "numbers", "meaning"), kinds)),
+        ("h2", "To keep in mind"),
         ("ul", answer["warnings"]),
         ("h2", "Inputs"),
         ("table", (("input", "value", "source", "date"), inputs)),
