@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from itertools import count
@@ -24,8 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Decide, print, write the report; Ctrl-C ends with 130 and leaves nothing behind."""
     report = arguments.report
-    if report and not (report.suffix in (".html", ".md") and report.resolve().parent.is_dir()):
-        raise InputError("--report", str(report), "a file in a folder, ending in .html or .md")
+    if report and not (
+        report.suffix in (".html", ".md") and os.access(report.resolve().parent, os.W_OK)
+    ):
+        raise InputError("--report", str(report), "a file to write, .html or .md")
     try:
         answer, scenario = advise(arguments.scenario, arguments.trace)
         if report:

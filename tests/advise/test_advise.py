@@ -84,7 +84,7 @@ class TestVerdicts:
         assert found.tiers["nvme"].use == PREFETCH
         assert found.tiers["nvme"].saving[0] > 0 >= found.tiers["nvme"].saving_waiting[0]
 
-    def test_targets_that_nothing_meets_are_an_answer(self, folder):
+    def test_targets_that_nothing_meets_are_an_answer(self, folder, tmp_path):
         none = decide.decide(
             bench_of(written(folder, "none", ("ttft: {value: 600", "ttft: {value: 1")))
         )
@@ -95,6 +95,9 @@ class TestVerdicts:
         assert told["saving"]["value"] is None
         assert "TTFT" in told["reasons"][0]
         json.dumps(told, allow_nan=False)
+        told |= {"trace": "", "warnings": [], "inputs": [], "command": ""}
+        report.write(tmp_path / "none.html", told, none.bench.case.scenario)
+        assert "Nothing to advise" in (tmp_path / "none.html").read_text(encoding="utf-8")
 
     def test_one_gpu_is_not_split_and_says_so(self, folder):
         single = written(folder, "single", ("instances: {value: 2", "instances: {value: 1"))
