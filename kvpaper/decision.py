@@ -429,15 +429,10 @@ def when_to_buy(own: pd.DataFrame, public: pd.DataFrame, rows: pd.DataFrame) -> 
     known = grid[grid.cheapest.notna()]
     if known.empty:
         return "\n\n".join([*paragraphs, _counts(grid)])
-    held = {
-        tier: np.array(
-            [dict(_bought(one, one.cheapest)).get(tier, 0) for one in known.itertuples()]
-        )
-        for tier in ("dram", "nvme")
-    }
+    bought = [dict(_bought(one, one.cheapest)) for one in known.itertuples()]
     flags = {
-        "Buy host DRAM": held["dram"] > 0,
-        "Buy flash": held["nvme"] > 0,
+        "Buy host DRAM": np.array(["dram" in tiers for tiers in bought]),
+        "Buy flash": np.array(["nvme" in tiers for tiers in bought]),
         "Split the pools": known.cheapest.isin(SPLIT).to_numpy(),
         "Do neither": (known.cheapest == "none").to_numpy(),
     }
@@ -455,9 +450,17 @@ def _advice(case) -> str:
     return f"{split} and buy {bought}{each}; {_lead(case)}."
 
 
+_HOW_OFTEN = (
+    (1, "always"), (0.9, "nearly always"), (0.6, "mostly"), (0.4, "about as often as not"),
+    (0.1, "at times"), (1e-9, "seldom"), (0, "never"),
+)  # fmt: skip
+
+
 def _when(known: pd.DataFrame, flag: np.ndarray) -> str:
     """In how many cases, for which models, and what else moves it most."""
-    told = f"so does the cheapest fleet in {int(flag.sum())} of {counted(len(known), 'case')}."
+    word = next(word for least, word in _HOW_OFTEN if flag.mean() >= least)
+    count = f"{int(flag.sum())} of {counted(len(known), 'case')}"
+    told = f"{word}. The cheapest fleet does so in {count}."
     if not 0 < flag.sum() < len(flag):
         return told
     cold = known.ttft_slo_s / known.cold_s
@@ -494,25 +497,19 @@ def _sure(known: pd.DataFrame) -> str:
     """How often the bands of the best fleets with and without a lever do not touch."""
     parts = []
     for lever, having in (("to split the pools", SPLIT), ("to buy tiers", TIERED)):
-        yes = no = 0
-        for case in known.to_dict("records"):
-            low, high = (
-                [min(_known(case, cell, end) for cell in CELLS if (cell in having) == with_it)
-                 for with_it in (True, False)]
-                for end in ("low", "high")
-            )  # fmt: skip
-            yes, no = yes + (high[0] < low[1]), no + (high[1] < low[0])
+        lacking = [cell for cell in CELLS if cell not in having]
+        low, high = (
+            [known[[f"usd_{cell}_{end}" for cell in kind]].min(axis=1).fillna(math.inf)
+             for kind in (having, lacking)]
+            for end in ("low", "high")
+        )  # fmt: skip
+        yes, no = int((high[0] < low[1]).sum()), int((high[1] < low[0]).sum())
         parts.append(f"whether {lever} in {yes + no} ({yes} yes, {no} no)")
     return (
         f"How sure that is: of {counted(len(known), 'case')} the bands of the seeds decide "
         f"{listed(parts)}. Where they do not, both choices cost the same as far as can be told, "
         "and the simpler one is the better one."
     )
-
-
-def _known(case: Mapping, cell: str, end: str) -> float:
-    value = case[f"usd_{cell}_{end}"]
-    return value if value == value else math.inf
 
 
 _INPUTS = {
@@ -523,7 +520,7 @@ _INPUTS = {
     "dram price": ("DRAM at {} USD/GB", "USD/GB"),
     "nvme price": ("NVMe at {} USD/GB", "USD/GB"),
     "gpu price": ("a GPU at {} USD/hour", "USD/hour"),
-    "gpus": ("{} GPUs", ""),
+    "gpus": ("{} GPUs", "{:.0f}".format),
 }
 
 
@@ -620,24 +617,18 @@ def _configuration(case, cell: str, ways: Mapping[str, str]) -> str:
 
 def contrasts(cases: pd.DataFrame) -> list[dict]:
     """Interaction and split of the saving of some cases, rows with ``low`` and ``high``."""
+    at = {"model": "model", "trace": "trace", "routing": "router", "tiers": "scope"}
+    at["ttft_target_s"] = "ttft_slo_s"
     quantities = {
         "interaction": "log_interaction",
         "share_disaggregation": "log_saving_of_the_split",
         "share_tiers": "log_saving_of_tiers",
     }
+    ends = dict(zip(("value", "low", "high"), _BANDS, strict=True))
     return [
-        {
-            "model": case["model"],
-            "trace": _trace(case["trace"]),
-            "routing": case["router"],
-            "tiers": _scope(case["scope"]),
-            "ttft_target_s": case["ttft_slo_s"],
-            "quantity": quantity,
-        }
-        | {
-            end: round(case[f"{name}{band}"], 3) + 0.0
-            for end, band in zip(("value", "low", "high"), _BANDS, strict=True)
-        }
+        {key: case[column] for key, column in at.items()}
+        | {"quantity": quantity}
+        | {end: round(case[f"{name}{band}"], 3) + 0.0 for end, band in ends.items()}
         for case in cases[cases.interaction.notna()].to_dict("records")
         for name, quantity in quantities.items()
     ]
