@@ -1,4 +1,4 @@
-"""Costs of the four cells out of the results of a replay, case by case.
+"""Costs of the four cells out of the results of ``70_combined``, case by case.
 
 The rows are ``usd_per_million_output_tokens`` by ``cell`` and ``band``, the same by the closed
 form, and ``feasible`` with what binds; their other coordinates tell the case. What a file leaves
@@ -13,6 +13,7 @@ from typing import Any
 from kvpaper import answers, results, scenario
 from kvpaper.scenario import Scenario
 
+STEM = "70_combined"
 CELLS = ("none", "disaggregated", "tiered", "both")
 # The scenario at whose prices the published grid was replayed, and which of its cases are shown:
 # it also varies inputs one at a time, the router and who shares a tier.
@@ -65,12 +66,14 @@ def _prices(of: Scenario) -> dict[str, str]:
 
 
 def _rows(folder: Path) -> Iterator[dict[str, str]]:
-    for path in sorted(folder.glob("*.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                known = row["quantity"] in (_COST, _FEASIBLE) and row["kind"] in _KINDS
-                if known and row.get("cell") in CELLS:
-                    yield row
+    path = folder / f"{STEM}.csv"
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            known = row["quantity"] in (_COST, _FEASIBLE) and row["kind"] in _KINDS
+            if known and row.get("cell") in CELLS:
+                yield row
 
 
 def _number(text: str) -> float | str:
