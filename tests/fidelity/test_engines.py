@@ -37,7 +37,8 @@ def singles(split):
             rows += [row("prefill_cached_tokens", [0], split="two engines", **at)]
             first_s = prefill_s(tokens) + sent_s + STEP_S
             rows += [row("ttft_s", [first_s], split="two engines", **at)]
-            rows += [row("counter", [1], name="vllm:nixl_bytes_transferred_sum", requests=4, **at)]
+            at |= {"requests": 4}
+            rows += [row("counter", [1], name="vllm:external_prefix_cache_hits_total", **at)]
         for prefix in (0, tokens // 2):
             at = {"part": "calibration", "prompt_tokens": tokens, "prefix_tokens": prefix}
             names = {"ttft_s": prefill_s(tokens, prefix), "cached_tokens": prefix}
