@@ -17,7 +17,7 @@ from kvpaper.traces.block_trace import BlockTrace
 Band = tuple[float, float, float]
 CRITICAL_PATH, PREFETCH, NOT = "critical path", "prefetch", "do not buy"
 # Of a log; of a replay at the rate of the closed form, which the replay does not reach.
-_LEAST_REQUESTS, _MOST_REQUESTS = 100, 30_000
+_LEAST_REQUESTS, _MOST_REQUESTS = 100, 20_000
 # Fewer instances hardly split.
 _INSTANCES = 4
 _LEAST_SHARE = 1 / 8
