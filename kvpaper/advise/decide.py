@@ -16,7 +16,8 @@ from kvpaper.traces.block_trace import BlockTrace
 
 Band = tuple[float, float, float]
 CRITICAL_PATH, PREFETCH, NOT = "critical path", "prefetch", "do not buy"
-# Of a log; of a replay at the rate of the closed form, which the replay does not reach.
+# Of a log; of a replay at the rate of the closed form, which it does not reach, if not twice
+# those of the log.
 _LEAST_REQUESTS, _MOST_REQUESTS = 100, 20_000
 # Fewer instances hardly split.
 _INSTANCES = 4
@@ -115,7 +116,8 @@ def bench_of(scenario: Scenario, trace: BlockTrace) -> Bench:
         if way.gpus <= case.gpus:
             whole = Configuration(way, case.gpus // way.gpus)
             rate = max(rate, bench.predicted(whole, targets)[0])
-    times, seconds = rate / bench.load.requests_per_s, _MOST_REQUESTS / max(rate, 1e-9)
+    times = rate / bench.load.requests_per_s
+    seconds = max(_MOST_REQUESTS, 2 * trace.requests) / max(rate, 1e-9)
     if times <= 8 and seconds >= trace.duration_s:
         return bench
     more = arrivals.scaled(trace, max(1.0, times / 4))
