@@ -25,13 +25,6 @@ FAULTY = """<!doctype html><html><title>Faulty</title>
 </main></body></html>"""
 
 
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory):
-    with browser.tab(tmp_path_factory.mktemp("profile")) as opened:
-        opened.emulate("light")
-        yield opened
-
-
 def complaints(events):
     """What the page's scripts threw, and what the browser logged as an error."""
     return [

@@ -45,13 +45,6 @@ const told = (calculate) => {
 """
 
 
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory):
-    with browser.tab(tmp_path_factory.mktemp("profile")) as opened:
-        opened.emulate("light")
-        yield opened
-
-
 def shown(value):
     """A value of Python as JSON shows the same value of JavaScript."""
     if isinstance(value, np.ndarray | np.generic):
