@@ -28,7 +28,7 @@ def fleet(rows: "pd.DataFrame", slo: "Slo") -> str:
         From :func:`kvpaper.serving.chapter.of_scenario`.
     slo : Slo
     """
-    paragraphs = [f"{_opening(rows, slo)} {_frontier(points(rows), slo)}"]
+    paragraphs = [_opening(rows, slo), _frontier(points(rows), slo)]
     if "share" in rows:
         paragraphs += [_levers(rows, slo), _warmth(rows)]
     return "\n\n".join(paragraphs)
@@ -121,17 +121,12 @@ def _levers(rows: "pd.DataFrame", slo: "Slo") -> str:
     at = rows[(rows.quantity == "ttft_s") & (rows.share == slo.percentile / 100)]
     times = [f"{duration(one.value)} with {_CELLS[one.cell]}" for one in at.itertuples()]
     gpus = counted(int(at.gpus.iloc[0]), "GPU")
-    hits = rows[(rows.quantity == "hit_share") & rows.tier.notna()]
-    hits = hits[(hits.value >= 0.005) | (hits.tier == "hbm")]
-    served = [
-        f"{_CELLS[cell]} "
-        + listed([f"{one.value:.0%} from {TIERS[one.tier]}" for one in part.itertuples()])
-        for cell, part in hits.groupby("cell", sort=False)
-    ]
+    served = hits(rows).groupby("fleet").value.sum().sort_values()
     return (
         f"On the same {gpus}, each kind of fleet with the split and the tiers of the grid that "
         f"bring the first token soonest, {slo.percentile:g}% of first tokens come within "
-        f"{listed(times)}. Of all prompt tokens, the caches serve: {'; '.join(served)}."
+        f"{listed(times)}. Caches serve between {served.iloc[0]:.0%} ({served.index[0]}) and "
+        f"{served.iloc[-1]:.0%} ({served.index[-1]}) of all prompt tokens."
     )
 
 
@@ -153,10 +148,19 @@ def _warmth(rows: "pd.DataFrame") -> str:
 
 
 def worth_having(found: "pd.DataFrame") -> "pd.DataFrame":
-    """The frontier, the cheapest first."""
-    names = ["standing", _COST, "ttft_s", "tpot_s", "gpus", *_AT[:5]]
-    on = found[found.standing != "beaten"] if len(found) else found
-    return on[[name for name in names if name in on]]
+    """The frontier in words, the cheapest first; cost in USD per million output tokens."""
+    if found.empty:
+        return found
+    on = found[found.standing != "beaten"]
+    names = [
+        _fleet(one)
+        + f", {one.router}" * (on.router.nunique() > 1)
+        + f", {one.model}" * (on.model.nunique() > 1)
+        + " (knee)" * (one.standing == "knee")
+        for one in on.itertuples()
+    ]
+    told = on.assign(fleet=names, usd=on[_COST])
+    return told[["fleet", "gpus", "usd", "ttft_s", "tpot_s"]]
 
 
 def hits(rows: "pd.DataFrame") -> "pd.DataFrame":

@@ -61,7 +61,8 @@ def test_frontier_levers_and_warmth():
     assert "At the knee of the frontier stands one pool of 2 instances with 1 TB" in text
     assert "On the same 2 GPUs" in text
     assert "225 ms with one pool without tiers" in text
-    assert "split pools with tiers 10% from HBM and 25% from host DRAM" in text
+    assert "between 10% (" in text
+    assert "and 35% (" in text
     assert "hits still rise: one pool with tiers from 25% to 38%; split pools with tiers" in text
 
 
@@ -108,8 +109,10 @@ def test_without_the_four_kinds_or_any_point_it_says_less():
 
 def test_tables_of_the_frontier_and_of_hits():
     worth = replayed.worth_having(replayed.points(made()))
-    assert list(worth.pools) == ["2", "2", "4"]
-    assert list(worth.standing) == ["frontier", "knee", "frontier"]
+    assert list(worth.usd) == [5.0, 5.5, 11.0]
+    assert worth.fleet.iloc[1].endswith(
+        "2 instances with 1\N{NO-BREAK SPACE}TB of host DRAM each (knee)"
+    )
     assert set(replayed.hits(made()).fleet) == set(replayed._CELLS.values())
 
 
