@@ -84,7 +84,7 @@ def _frontier(found: "pd.DataFrame", slo: "Slo") -> str:
             f"None of {counted(len(found), 'fleet')} serves {promise}. The nearest, "
             f"{_fleet(near)}, takes {duration(near.ttft_s)} and {duration(near.tpot_s)}."
         )
-    on = found[found.standing != "beaten"]
+    on = _worth_having(found)
     if on.empty:
         return told
     fastest, cheapest, knee = on.iloc[-1], on.iloc[0], on[on.standing == "knee"].iloc[0]
@@ -101,7 +101,7 @@ def _frontier(found: "pd.DataFrame", slo: "Slo") -> str:
 
 def _told(one: Any) -> str:
     cost = f"{one[_COST]:.3g} USD per million output tokens"
-    return f"{_fleet(one)}, with {duration(one.ttft_s)} to the first token at {cost}"
+    return f"{one.fleet}, with {duration(one.ttft_s)} to the first token at {cost}"
 
 
 def _fleet(one: Any) -> str:
@@ -122,11 +122,11 @@ def _levers(rows: "pd.DataFrame", slo: "Slo") -> str:
     times = [f"{duration(one.value)} with {_CELLS[one.cell]}" for one in at.itertuples()]
     gpus = counted(int(at.gpus.iloc[0]), "GPU")
     served = hits(rows).groupby("fleet").value.sum().sort_values()
+    ends = [f"{share:.0%} ({cell})" for cell, share in served.items()]
     return (
         f"On the same {gpus}, each kind of fleet with the split and the tiers of the grid that "
         f"bring the first token soonest, {slo.percentile:g}% of first tokens come within "
-        f"{listed(times)}. Caches serve between {served.iloc[0]:.0%} ({served.index[0]}) and "
-        f"{served.iloc[-1]:.0%} ({served.index[-1]}) of all prompt tokens."
+        f"{listed(times)}. Caches serve {ends[0]} to {ends[-1]} of all prompt tokens."
     )
 
 
@@ -151,16 +151,22 @@ def worth_having(found: "pd.DataFrame") -> "pd.DataFrame":
     """The frontier in words, the cheapest first; cost in USD per million output tokens."""
     if found.empty:
         return found
+    on = _worth_having(found)
+    knees = on.fleet + [" (knee)" * (standing == "knee") for standing in on.standing]
+    told = on.assign(fleet=knees, usd=on[_COST])
+    return told[["fleet", "gpus", "usd", "ttft_s", "tpot_s"]]
+
+
+def _worth_having(found: "pd.DataFrame") -> "pd.DataFrame":
+    """The frontier, each of its fleets in the words that tell it from the others."""
     on = found[found.standing != "beaten"]
-    names = [
+    words = [
         _fleet(one)
-        + f", {one.router}" * (on.router.nunique() > 1)
-        + f", {one.model}" * (on.model.nunique() > 1)
-        + " (knee)" * (one.standing == "knee")
+        + f", {one.router} routing" * (on.router.nunique() > 1)
+        + f", for {one.model}" * (on.model.nunique() > 1)
         for one in on.itertuples()
     ]
-    told = on.assign(fleet=names, usd=on[_COST])
-    return told[["fleet", "gpus", "usd", "ttft_s", "tpot_s"]]
+    return on.assign(fleet=words)
 
 
 def hits(rows: "pd.DataFrame") -> "pd.DataFrame":

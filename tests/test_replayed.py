@@ -61,8 +61,8 @@ def test_frontier_levers_and_warmth():
     assert "At the knee of the frontier stands one pool of 2 instances with 1 TB" in text
     assert "On the same 2 GPUs" in text
     assert "225 ms with one pool without tiers" in text
-    assert "between 10% (" in text
-    assert "and 35% (" in text
+    assert "Caches serve 10% (" in text
+    assert " to 35% (" in text
     assert "hits still rise: one pool with tiers from 25% to 38%; split pools with tiers" in text
 
 
@@ -83,6 +83,12 @@ def test_one_fleet_may_be_both_fastest_and_cheapest():
     rows = made()
     rows.loc[rows.standing == "frontier", "standing"] = "beaten"
     assert "The cheapest is also the fastest: one pool of 2 instances" in said(rows)
+
+
+def test_fleets_that_differ_by_router_alone_are_told_apart():
+    rows = made()
+    rows.loc[rows.pools.eq("4"), "router"] = "random"
+    assert "4 instances with 1 TB of host DRAM each, random routing, with 110 ms" in said(rows)
 
 
 def test_caches_that_are_warm_are_called_so():
