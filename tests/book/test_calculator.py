@@ -866,6 +866,7 @@ def test_four_cells_come_from_the_nearest_replay_or_not_at_all(page, tmp_path, m
     both = {"middle": 2.0, "low": 1.9, "high": 2.1, "predicted": 4.0}
     assert cases[0]["cells"]["both"] == pytest.approx(both)
     assert cases[3]["cells"]["both"] == {"binding": "tpot"}
+    assert [case["own"] for case in cases] == [True, True, True, False, False]
     assert cases[3]["prices"]["host DRAM"] == scenario.load("h200-moe").leaves["prices.dram"].text
 
     script.cache_clear()

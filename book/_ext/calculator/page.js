@@ -475,18 +475,21 @@ const answerPart = (page, known) => {
     drawInterval(at.interval, `Break-even interval: ${drawn.join("; ")}.`, { spans, time });
   };
 
-  // The replayed case nearest to the setting: of the same model, then by targets and reuse, and of
-  // the scenario's log unless the reader asks for another reuse.
+  // The replayed case nearest to the setting: of the same model, then by targets, and of the
+  // scenario's log unless the reader asks for another reuse.
   const FLEETS = {
     none: "One pool, HBM only", tiered: "One pool, tiers",
     disaggregated: "Split, HBM only", both: "Split, tiers",
   };
   const nearestTo = ({ slo, workload, model }) => {
     const factor = (a, b) => Math.abs(Math.log(a / b));
-    const apart = ({ at: replayed }) =>
-      factor(slo.ttft_s, replayed.ttft_slo_s) + factor(slo.tpot_s, replayed.tpot_slo_s)
-      + Math.abs(workload.ceiling - replayed.ceiling)
-      + ("ceiling" in known.setting() || replayed.trace === workload.trace ? 0 : 1);
+    const reuse = ({ own, at: replayed }) => {
+      const other = Math.abs(workload.ceiling - replayed.ceiling);
+      if ("ceiling" in known.setting()) return other;
+      return own || replayed.trace === workload.trace ? 0 : 1 + other;
+    };
+    const apart = (each) =>
+      factor(slo.ttft_s, each.at.ttft_slo_s) + factor(slo.tpot_s, each.at.tpot_slo_s) + reuse(each);
     return page.cases
       .filter((each) => model.name.endsWith(each.at.model))
       .sort((a, b) => apart(a) - apart(b))[0];

@@ -46,7 +46,7 @@ def cases(own: Scenario) -> list[dict[str, Any]]:
             ):
                 continue
             at = at_home | {key: _number(row[key]) for key in at_home if row.get(key)}
-            new = {"at": at, "prices": prices, "cells": {}}
+            new = {"own": name == own.name, "at": at, "prices": prices, "cells": {}}
             case = found.setdefault((name, *at.values()), new)
             cell = case["cells"].setdefault(row["cell"], {})
             if row["quantity"] == _COST:
