@@ -101,7 +101,7 @@ canary: $(ENV) $(ENGINE) ## The paper's 2x2 and disaggregation on real engines o
 	@echo "This starts about 20 engines one after the other: an hour or two on two quiet cores, 16 GiB of memory,"
 	@echo "5 GB of disk. Ctrl-C loses the cell under way; the next call goes on after it. Records: data/measured"
 	$(BIN)/kvpaper measure disagg --connector nixl
-	$(BIN)/kvpaper measure disagg --connector lmcache --loops shared:0.3:1
+	$(BIN)/kvpaper measure disagg --connector lmcache --loops shared:0.4:1
 	$(BIN)/kvpaper measure disagg --connector none --threads 2
 	$(BIN)/kvpaper measure factorial --resume --model small-moe
 	$(BIN)/kvpaper measure factorial --resume --model canary

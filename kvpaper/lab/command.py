@@ -177,8 +177,8 @@ def _add_disagg(instruments: Any) -> None:
     kinds = ("nixl", "lmcache", "none")
     option("--connector", default="nixl", choices=kinds, help="none: one engine")
     option("--cap", type=count, default=64, metavar="N", help="KV blocks")
-    default = "shared:0.3:1,sessions:0.3:2"
-    text = "open loops, PATTERN:REQUESTS_PER_S:SEED; unique, shared or sessions"
+    default = "shared:0.4:1,sessions:0.4:2"
+    text = "open loops, PATTERN:LOAD:SEED; unique, shared or sessions; load 1: a request at a time"
     option("--loops", default=default, help=text)
     option("--requests", type=count, default=60, metavar="N", help="of a loop")
     option("--repeats", type=count, default=3, metavar="N")
@@ -228,15 +228,15 @@ def counts(text: str) -> list[int]:
 
 
 def loop(text: str) -> tuple[str, float, int]:
-    """``PATTERN:REQUESTS_PER_S:SEED``, such as ``shared:1.5:2``."""
+    """``PATTERN:LOAD:SEED``, such as ``shared:0.4:2``; see `disagg.run_disagg`."""
     from kvpaper.lab.openloop import PATTERNS
 
     try:
-        pattern, rate_per_s, seed = text.split(":")
-        found = pattern, float(rate_per_s), int(seed)
+        pattern, load, seed = text.split(":")
+        found = pattern, float(load), int(seed)
     except ValueError:
         found = "", 0.0, 0
     if found[0] not in PATTERNS or not 0 < found[1] < float("inf"):
-        wanted = f"PATTERN:RATE:SEED with a pattern of {', '.join(PATTERNS)}"
+        wanted = f"PATTERN:LOAD:SEED with a pattern of {', '.join(PATTERNS)}"
         raise InputError("--loops", repr(text), wanted)
     return found

@@ -6,6 +6,7 @@ simulator is set with) and ``comparison`` (open loops: what it is held against).
 """
 
 import os
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ LENGTHS = (128, 256, 512, 1024, 1536)
 BATCHES = (1, 2, 4, 8)
 TOP = 20
 _OUTPUT_TOKENS = 33
+_LOAD_TOKENS, _LOAD_OUTPUT_TOKENS = 768, 16
 _SEED = 40_000
 # To be told by the prefill engine where its blocks lie.
 _ASK_NIXL = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -150,7 +152,9 @@ def run_disagg(
     connector : str
         One of `CONNECTORS`; ``none`` is one engine for both.
     loops : sequence of (str, float, int)
-        Pattern, requests per second and seed of each open loop, see `openloop.workload`.
+        Pattern, load and seed of each open loop, see `openloop.workload`. A load of 1 sends as many
+        requests per second as the engines answer one at a time, so that a loop loads every machine
+        alike.
     requests, repeats : int
         Requests of a loop, and values at each point of proof and calibration.
     places : Path
@@ -163,8 +167,10 @@ def run_disagg(
         pair = Pair(run, settings, connector)
         _prove(pair, repeats)
         _calibrate(pair, repeats)
-        for pattern, rate_per_s, seed in loops:
+        pace_per_s = _pace_per_s(pair, repeats) if loops else 0.0
+        for pattern, load, seed in loops:
             pair.reset()
+            rate_per_s = float(f"{load * pace_per_s:.2g}")
             drawn = openloop.workload(pattern, requests, rate_per_s, seed)
             at = {"part": "comparison", "pattern": pattern, "rate_per_s": rate_per_s, "seed": seed}
             ids = openloop.prompts(drawn, seed, pair.vocabulary)
@@ -247,6 +253,13 @@ def _calibrate(pair: Pair, repeats: int) -> None:
             at = {"part": "calibration", "batch": batch, "context_tokens": context}
             pair.run.add("tpot_s", "s", [one.tpot_s for one in answers], **at)
     pair.run.say("calibration done")
+
+
+def _pace_per_s(pair: Pair, repeats: int) -> float:
+    """Requests per second of a middling length that the engines answer one at a time."""
+    taken = [pair.ask(ids, _LOAD_OUTPUT_TOKENS) for ids in pair.fresh(_LOAD_TOKENS, repeats + 1)]
+    _add(pair, taken, part="pace", prompt_tokens=_LOAD_TOKENS, output_tokens=_LOAD_OUTPUT_TOKENS)
+    return 1 / statistics.median(one["latency_s"] for one in taken[1:])
 
 
 def _add(pair: Pair, taken: Sequence[dict[str, float]], **at: Any) -> None:
