@@ -27,7 +27,7 @@ STEP_TOKENS = 2048
 # LMCache's memory in the lab: more than a loop ever sends.
 _BEHIND_BYTES = 1e9
 _LEAST = 4
-_SINGLE = ("proof", "calibration")
+_PARTS = ("proof", "calibration")
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
@@ -84,11 +84,11 @@ def trace(loop: Loop, block_tokens: int, answers: bool) -> BlockTrace:
     """What was sent, as it was sent: a prompt begins with its group's blocks, the rest is its own.
 
     ``answers`` adds the blocks that an answer fills. Nobody uses them again, but an engine lets
-    them age like any other.
+    them age like any other. A block that is not full does not age: it is the next to be taken.
     """
     sent = loop.requests
     prompt, output = sent["prompt_tokens"], sent["output_tokens"]
-    counts = -(-(prompt + (output - 1) * answers) // block_tokens)
+    counts = (prompt + (output - 1) * answers) // block_tokens
     offsets = np.concatenate([[0], np.cumsum(counts)])
     request = np.repeat(np.arange(len(prompt)), counts)
     place = np.arange(offsets[-1]) - offsets[request]
@@ -150,36 +150,50 @@ def _blocks(record: Record) -> tuple[int, int]:
     return int(told["block_size"]), int(told["num_gpu_blocks"])
 
 
-def _medians(record: Record, *quantities: str) -> Iterator[tuple[Row, float]]:
-    """Coordinates and median of what came one request or one batch at a time."""
+def _single(record: Record, *quantities: str) -> Iterator[Row]:
+    """What came one request or one batch at a time."""
     if not any(one.get("part") == "calibration" for one in record["rows"]):
         raise InputError(f"record of {record['started_at']}", "no calibration", "rows of that part")
     for one in record["rows"]:
-        if one.get("part") in _SINGLE and one["quantity"] in quantities:
-            yield one, float(np.median(one["values"]))
+        if one.get("part") in _PARTS and one["quantity"] in quantities:
+            yield one
 
 
 def _prefill(setter: Record, most_tokens: float) -> PrefillTable:
     """A floor, a time per token and a time per pair of tokens, fitted to single requests.
 
+    Least absolute relative deviations, so that a request which the machine held up has no weight.
     With two engines the times are those of the engine that prefills.
     """
-    from scipy.optimize import nnls
-
     names = "prefill_s", "prefill_cached_tokens"
     if setter["parameters"]["connector"] == "none":
         names = "ttft_s", "cached_tokens"
-    points: dict[tuple, dict[str, float]] = {}
-    for one, value in _medians(setter, *names):
+    points: dict[tuple, dict[str, list]] = {}
+    for one in _single(setter, *names):
         at = one["part"], one["prompt_tokens"], one.get("prefix_tokens", 0)
-        points.setdefault(at, {})[one["quantity"]] = value
-    prompt = np.array([at[1] for at in points], float)
-    taken_s, cached = (np.array([one[name] for one in points.values()]) for name in names)
+        points.setdefault(at, {})[one["quantity"]] = one["values"]
+    prompt, taken_s, cached = np.array(
+        [
+            (at[1], *pair)
+            for at, of in points.items()
+            for pair in zip(*map(of.get, names), strict=True)
+        ]
+    ).T
     per_second = _terms(prompt - cached, cached) / taken_s[:, None]
-    costs, _ = nnls(per_second, np.ones_like(taken_s))
+    costs = _least_deviations(per_second)
     new = np.unique(np.rint(np.geomspace(1, most_tokens, 40)))
     behind = np.array([0.0, most_tokens])
     return PrefillTable("lab", new, behind, _terms(new[:, None], behind) @ costs, 1, "measured")
+
+
+def _least_deviations(terms: np.ndarray) -> np.ndarray:
+    """Weights of 0 or more that bring every row nearest to 1 in sum of absolute differences."""
+    from scipy.optimize import linprog
+
+    rows, weights = terms.shape
+    each = np.eye(rows)
+    cost = np.concatenate([np.zeros(weights), np.ones(2 * rows)])
+    return linprog(cost, A_eq=np.hstack([terms, each, -each]), b_eq=np.ones(rows)).x[:weights]
 
 
 def _terms(new, cached) -> np.ndarray:
@@ -189,8 +203,9 @@ def _terms(new, cached) -> np.ndarray:
 def _decode(setter: Record, most_tokens: float) -> DecodeTable:
     """Steps by batch, a line over the context for each."""
     steps: dict[int, list[tuple[float, float]]] = {}
-    for one, value in _medians(setter, "tpot_s"):
-        steps.setdefault(one["batch"], []).append((one["context_tokens"], value))
+    for one in _single(setter, "tpot_s"):
+        point = one["context_tokens"], float(np.median(one["values"]))
+        steps.setdefault(one["batch"], []).append(point)
     contexts = np.array([1.0, max(most_tokens, 2.0)])
     lines = [np.polynomial.Polynomial.fit(*zip(*of, strict=True), 1) for of in steps.values()]
     seconds = np.array([line(contexts) for line in lines])

@@ -138,11 +138,32 @@ def test_hits_by_hand_where_the_cache_is_too_small(connector):
 
 
 def test_blocks_of_an_answer_age_like_others():
-    """With their answers the first two prompts take six blocks and five, and one is kept empty."""
+    """With their answers the first prompt leaves five full blocks and the second takes five."""
     requests = [(0, 640, 0), (1, 512, 0), (0, 640, 512)]
     for blocks, cached in ((10, 512), (9, 384)):
         rows = engines.rows([record(requests, blocks=blocks)])
         assert value(rows, "cached_tokens", "simulated") == cached
+
+
+def test_a_block_that_is_not_full_does_not_age():
+    """Of fifteen blocks three prompts fill five each; the one in work takes a sixth for a while."""
+    requests = [(0, 640, 0), (1, 640, 0), (2, 640, 0), (0, 640, 512)]
+    for blocks, cached in ((16, 512), (15, 384)):
+        rows = engines.rows([record(requests, blocks=blocks)])
+        assert value(rows, "cached_tokens", "simulated") == cached
+
+
+def test_a_request_that_the_machine_held_up_sets_nothing():
+    plain = record(PLAIN)
+    held_up = copy.deepcopy(plain)
+    for one in held_up["rows"]:
+        if one.get("part") == "calibration" and one.get("prompt_tokens") == 512:
+            one["values"] = [*one["values"], one["values"][0]]
+            one["values"][0] *= 5 if one["quantity"] == "ttft_s" else 1
+    first, second = (
+        [one["value"] for one in simulated(engines.rows([told]), 1)] for told in (plain, held_up)
+    )
+    assert second == pytest.approx(first)
 
 
 def changed(told, part, names, factor):
