@@ -13,15 +13,18 @@ _NEAR = 0.1
 
 def answer(rows: "pandas.DataFrame") -> str:
     """What engines and the planner say of the replay; ``rows`` are those of both."""
-    rows = rows.reindex(columns=rows.columns.union(["machine", "over"]))
-    found = [_engines(str(machine), part) for machine, part in rows.groupby("machine")]
+    rows = rows.reindex(columns=rows.columns.union(["machine", "connector", "over"]))
+    found = [
+        _engines(str(machine), "one engine" if one else "two engines", part)
+        for (machine, one), part in rows.groupby(["machine", rows.connector == "none"])
+    ]
     return "\n\n".join([*(found or [_NONE]), _planner(rows)])
 
 
 _NONE = "No open loop of real engines has a record yet, so the replay is held against none."
 
 
-def _engines(machine: str, rows: "pandas.DataFrame") -> str:
+def _engines(machine: str, engines: str, rows: "pandas.DataFrame") -> str:
     """Hits, times, and the closed form beside, of the loops of one machine."""
     counts = {name: int(part.value.sum()) for name, part in rows.groupby("quantity")}
     medians = {over: _ratios(rows, "ttft", 50, over) for over in ("simulated", "predicted")}
@@ -30,7 +33,7 @@ def _engines(machine: str, rows: "pandas.DataFrame") -> str:
     late_s = rows[rows.quantity == "longest_delay_of_sending_s"].value.max()
     late = f", in which the machine stood still: a request was sent {answers.duration(late_s)} late"
     return (
-        f"On {machine}, {answers.counted(loops, 'open loop')} of real engines ran"
+        f"On {machine}, {answers.counted(loops, 'open loop')} of {engines} ran"
         f"{late if late_s > 1 else ''}. The replay, set by {answers.listed(setters)}, finds as "
         f"many cached tokens for {counts['requests'] - counts['requests_that_differ']:,} of "
         f"{counts['requests']:,} requests. Measured over simulated, the median time to first "
