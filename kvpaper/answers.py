@@ -305,7 +305,7 @@ def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None 
 _LAB = ["cap", "cause", "cell", "compared", "connector", "formula", "level", "load"]
 _LAB += ["message", "model", "process", "prompt_tokens", "run", "shape", "split", "stage"]
 _LAB += ["tier", "tokens", "way"]
-_LOADS = {"quiet": "machine quiet", "shared": "machine shared", "unknown": "load unknown"}
+LOADS = {"quiet": "machine quiet", "shared": "machine shared", "unknown": "load unknown"}
 _CELLS = {"fits, none": "the cap alone", "fits, lmcache": "cap and LMCache"}
 _LEVELS = {
     "recompute": "recomputed",
@@ -321,7 +321,7 @@ def _runs(rows: pd.DataFrame) -> str:
     loads = rows.drop_duplicates(["instrument", "run"]).load.value_counts()
     count = counted(int(loads.sum()), "run")
     if len(loads) == 1:
-        return f"{count}, {_LOADS[loads.index[0]]}"
+        return f"{count}, {LOADS[loads.index[0]]}"
     return f"{count}: {', '.join(f'{number} {load}' for load, number in loads.items())}"
 
 

@@ -30,10 +30,11 @@ def _engines(machine: str, engines: str, rows: "pandas.DataFrame") -> str:
     medians = {over: _ratios(rows, "ttft", 50, over) for over in ("simulated", "predicted")}
     loops, setters = len(medians["simulated"]), sorted(set(rows.set_by))
     near = int((abs(medians["simulated"] - 1) <= _NEAR).sum())
+    load = " or ".join(dict.fromkeys(answers.LOADS[one] for one in rows.load))
     late_s = rows[rows.quantity == "longest_delay_of_sending_s"].value.max()
     late = f", in which the machine stood still: a request was sent {answers.duration(late_s)} late"
     return (
-        f"On {machine}, {answers.counted(loops, 'open loop')} of {engines} ran"
+        f"On {machine} ({load}), {answers.counted(loops, 'open loop')} of {engines} ran"
         f"{late if late_s > 1 else ''}. The replay, set by {answers.listed(setters)}, finds as "
         f"many cached tokens for {counts['requests'] - counts['requests_that_differ']:,} of "
         f"{counts['requests']:,} requests. Measured over simulated, the median time to first "
