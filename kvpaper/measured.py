@@ -5,6 +5,7 @@ different machines are never pooled, and what a formula predicts of one run is s
 """
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -535,8 +536,14 @@ def _steps(record: Record) -> list[Row]:
 
 
 def _served(record: Record) -> Row:
-    """Connector and model of a record; of a shape of the lab also what a token's cache takes."""
+    """Connector and model of a record; of a shape of the lab also what a token's cache takes.
+
+    One engine that has not all cores is told apart by its connector.
+    """
     at = {"connector": record["parameters"]["connector"], "model": _model(record)}
+    threads = record["parameters"]["engine"].get("threads", math.inf)
+    if at["connector"] == "none" and threads < record["machine"]["cores"]:
+        at["connector"] = f"none, {threads} of the cores"
     if config := weights.SHAPES.get(at["model"]):
         element_bytes = 4 if record["parameters"]["engine"]["dtype"] == "float32" else 2
         per_token = size.kv_bytes_per_token(

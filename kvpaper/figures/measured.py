@@ -132,8 +132,9 @@ def splits(rows: pd.DataFrame) -> Figure:
     for figure, axes, part in _panels(rows, ["machine", "model"], 3.0):  # noqa: B007
         for (split, connector), at in part.groupby(["split", "connector"]):
             name = f"one of two, {connector}" if split == "one engine" else f"two, {connector}"
-            label = "one engine on all cores" if connector == "none" else name
+            if connector.startswith("none"):
+                name = f"one engine on {connector.partition(', ')[2] or 'all cores'}"
             colour = colours[split, connector]
-            _points(axes, at, "prompt_tokens", colour, label)
+            _points(axes, at, "prompt_tokens", colour, name)
         _tokens_and_times(axes, "prompt", "time to first token")
     return figure
