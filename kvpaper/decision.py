@@ -281,7 +281,7 @@ def finer(cases: pd.DataFrame) -> str:
         "Pools come in whole instances, so a larger fleet can be split more finely, and that alone "
         f"moves the verdict. Split pools with tiers against one pool without: {'; '.join(said)}. "
         f"Split pools are the cheapest for {split[1]} of {counted(len(said), 'model')} on the "
-        f"larger fleets, for {split[0]} on the smaller ones of the grid."
+        f"larger fleets, for {split[0]} on the smaller ones."
     )
 
 
