@@ -4,7 +4,8 @@ No sentence is fixed to one scenario: numbers and verdicts come from the rows al
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -14,7 +15,12 @@ from kvpaper import units
 if TYPE_CHECKING:
     from kvpaper.scenario import Scenario
 
-GIGABYTE = 1e9
+CELLS = {
+    "none": "one pool without tiers",
+    "disaggregated": "split pools without tiers",
+    "tiered": "one pool with tiers",
+    "both": "split pools with tiers",
+}
 TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "the remote tier"}
 _SPACE = "\N{NO-BREAK SPACE}"
 _WORTH = "worth_buying_bytes"
@@ -41,28 +47,28 @@ def listed(parts: list[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
+def _at(rows: pd.DataFrame, quantity: str, **at: object) -> pd.DataFrame:
+    """The rows of a quantity at these coordinates."""
+    found = rows[rows.quantity == quantity]
+    for name, value in at.items():
+        found = found[found[name] == value]
+    return found
+
+
 def _one(rows: pd.DataFrame, quantity: str, **at: object) -> float:
-    """The value of the one row with this quantity at these coordinates."""
-    found = rows[rows.quantity == quantity]
-    for name, value in at.items():
-        found = found[found[name] == value]
-    if len(found) != 1:
-        raise KeyError(f"{len(found)} rows of {quantity} at {at}")
-    return float(found.value.iloc[0])
+    """The value of the one row there; two or none are a fault of ours."""
+    return _at(rows, quantity, **at).value.item()
 
 
-def _by_tier(rows: pd.DataFrame, quantity: str, **at: object) -> dict[str, float]:
-    found = rows[rows.quantity == quantity]
-    for name, value in at.items():
-        found = found[found[name] == value]
-    return dict(zip(found.tier, found.value, strict=True))
+def _by_tier(rows: pd.DataFrame, quantity: str, **at: object) -> pd.Series:
+    return _at(rows, quantity, **at).set_index("tier").value
 
 
 def all_of(scenario: "Scenario", rows: pd.DataFrame) -> list[str]:
     """What the formulas answer at a scenario's own point, chapter by chapter."""
     prefix = scenario.workload.prompt_tokens - scenario.workload.new_tokens
     held = {name: tier.capacity_bytes for name, tier in scenario.hardware.tiers.items()}
-    chart = rows[(rows.quantity == "fetch_time_ratio") | (rows.bytes == GIGABYTE)]
+    chart = rows[(rows.quantity == "fetch_time_ratio") | (rows.bytes == 1e9)]
     capacities = rows[rows.band.notna()] if "band" in rows else rows.iloc[:0]
     intervals = rows[rows.quantity == "break_even_interval_s"]
     return [
@@ -100,75 +106,63 @@ def recovery(chart: pd.DataFrame, crossovers: pd.DataFrame) -> str:
     """The gap between tiers, and which of them ever beats recomputing."""
     ratio = chart[chart.quantity == "fetch_time_ratio"].iloc[0]
     times = _by_tier(chart, "fetch_time_s")
-    fastest = f"1 GB of cache comes back in {duration(times[ratio.over])} from {TIERS[ratio.over]}"
-    sentences = [
-        f"{fastest} and in {duration(times[ratio.tier])} from {TIERS[ratio.tier]}, a factor of "
-        f"{ratio.value:,.0f}."
-        if len(times) > 1
-        else f"{fastest}, the only tier."
-    ]
-    starts = _by_tier(crossovers, "crossover_tokens")
-    never = [TIERS[tier] for tier, start in starts.items() if math.isnan(start)]
-    late = [
-        f"from {TIERS[tier]} only beyond {start:,.0f} tokens"
-        for tier, start in starts.items()
-        if start > 256
-    ]
-    always = [TIERS[tier] for tier, start in starts.items() if start <= 256]
-    if always:
-        sentences.append(
-            f"Fetching beats recomputing for any prefix worth caching from {listed(always)}."
-        )
-    if late:
-        sentences.append(f"Fetching beats recomputing {listed(late)}.")
-    if never:
-        sentences.append(
-            f"At no length looked at does fetching from {listed(never)} beat recomputing."
-        )
-    return " ".join(sentences)
+    told = f"1 GB of cache comes back in {duration(times[ratio.over])} from {TIERS[ratio.over]}"
+    if len(times) > 1:
+        slowest = f"{duration(times[ratio.tier])} from {TIERS[ratio.tier]}"
+        told += f" and in {slowest}, a factor of {ratio.value:,.0f}."
+    else:
+        told += ", the only tier."
+    always, late, never = [], [], []
+    for tier, start in _by_tier(crossovers, "crossover_tokens").items():
+        if math.isnan(start):
+            never.append(TIERS[tier])
+        elif start > 256:
+            late.append(f"from {TIERS[tier]} only beyond {start:,.0f} tokens")
+        else:
+            always.append(TIERS[tier])
+    for tiers, verdict in (
+        (always, "Fetching beats recomputing for any prefix worth caching from {}."),
+        (late, "Fetching beats recomputing {}."),
+        (never, "At no length looked at does fetching from {} beat recomputing."),
+    ):
+        told += f" {verdict.format(listed(tiers))}" if tiers else ""
+    return told
 
 
 def slack(rows: pd.DataFrame, tokens: float, target_s: float) -> str:
     """The slack of both pools at one prefix length, and the tiers that may be waited for."""
-    here = rows[rows.tokens == tokens]
-    left, cold = (
-        {pool: _one(here, quantity, pool=pool) for pool in ("one", "disaggregated")}
-        for quantity in ("ttft_slack_s", "cold_ttft_s")
-    )
-    meets = "within" if cold["disaggregated"] <= target_s else "beyond"
+    here, split = rows[rows.tokens == tokens], {"pool": "disaggregated"}
+    left, cold_s = _one(here, "ttft_slack_s", **split), _one(here, "cold_ttft_s", **split)
+    meets = "within" if cold_s <= target_s else "beyond"
     sentences = [
-        f"With a prefix of {counted(tokens, 'token')} the target leaves {_signed(left['one'])} "
-        f"for a fetch in one pool and {_signed(left['disaggregated'])} when prefill and decode are "
-        f"split. Without any cache the first token comes after {duration(cold['disaggregated'])}, "
-        f"{meets} the target."
+        f"With a prefix of {counted(tokens, 'token')} the target leaves "
+        f"{_signed(_one(here, 'ttft_slack_s', pool='one'))} for a fetch in one pool and "
+        f"{_signed(left)} when prefill and decode are split. Without any cache the first token "
+        f"comes after {duration(cold_s)}, {meets} the target."
     ]
-    kept = {
-        pool: [tier for tier, fits in _by_tier(here, "on_critical_path", pool=pool).items() if fits]
-        for pool in left
-    }
-    within = _by_tier(here, "within_slack", pool="disaggregated")
-    both = _by_tier(here, "two_ended_within_slack", pool="disaggregated")
-    for tier, fits in within.items():
-        if tier in kept["disaggregated"]:
-            continue
-        name = capital(TIERS[tier])
-        if tier in kept["one"]:
+    together = _by_tier(here, "on_critical_path", pool="one")
+    waited, within, both = (
+        _by_tier(here, quantity, **split)
+        for quantity in ("on_critical_path", "within_slack", "two_ended_within_slack")
+    )
+    for tier in waited.index[waited == 0]:
+        if together[tier]:
             verdict = f"The split takes {TIERS[tier]} off the critical path"
-        elif fits:
-            verdict = f"{name} would be in time, but recomputing is faster"
-        elif left["disaggregated"] <= 0:
+        elif within[tier]:
+            verdict = f"{capital(TIERS[tier])} would be in time, but recomputing is faster"
+        elif left <= 0:
             continue
         else:
-            verdict = f"{name} alone is too slow"
+            verdict = f"{capital(TIERS[tier])} alone is too slow"
         rescue = "; fetching the back while computing the front is in time" if both[tier] else ""
         sentences.append(f"{verdict}{rescue}.")
-    if kept["disaggregated"]:
-        verb = "stays" if len(kept["disaggregated"]) == 1 else "stay"
-        stay = listed([TIERS[tier] for tier in kept["disaggregated"]])
-        sentences.append(f"On the critical path {verb} {stay}.")
-    else:
-        sentences.append("No tier stays on the critical path.")
-    return " ".join(sentences)
+    stay = [TIERS[tier] for tier in waited.index[waited > 0]]
+    verb = "stays" if len(stay) == 1 else "stay"
+    last = f"On the critical path {verb} {listed(stay)}." if stay else _NONE_STAYS
+    return " ".join([*sentences, last])
+
+
+_NONE_STAYS = "No tier stays on the critical path."
 
 
 def _signed(seconds: float) -> str:
@@ -187,12 +181,10 @@ def break_even(
 
     ``held`` is the capacity of each tier in the scenario [B].
     """
-    paragraphs = []
-    for tier in dict.fromkeys(rows.tier if len(rows) else ()):
-        told = _worth(rows[rows.tier == tier], tier, held[tier])
-        if ((costs.quantity == "drive_writes_per_day") & (costs.tier == tier)).any():
-            told += " " + _wear(costs[costs.tier == tier], tier, held[tier])
-        paragraphs.append(told)
+    paragraphs = [
+        _worth(part, tier, held[tier]) + _wear(costs[costs.tier == tier], tier, held[tier])
+        for tier, part in (rows.groupby("tier", sort=False) if len(rows) else ())
+    ]
     spans = []
     for tier, part in intervals.groupby("tier", sort=False) if len(intervals) else ():
         times = part.set_index("loading").value
@@ -236,13 +228,15 @@ def _worth(rows: pd.DataFrame, tier: str, held: float) -> str:
 
 
 def _wear(costs: pd.DataFrame, tier: str, held: float) -> str:
-    written, rated = (
-        _one(costs, name) for name in ("drive_writes_per_day", "rated_writes_per_day")
-    )
-    over = f"{size(held)} of {TIERS[tier]} are written over {written:.2g} times a day"
+    """How often a tier is written over, if it wears at all."""
+    of = costs.set_index("quantity").value
+    if "drive_writes_per_day" not in of:
+        return ""
+    written, rated = of["drive_writes_per_day"], of["rated_writes_per_day"]
+    over = f" {size(held)} of {TIERS[tier]} are written over {written:.2g} times a day"
     if written <= rated:
         return f"{over}, within their rating."
-    life = duration(_one(costs, "life_s"))
+    life = duration(of["life_s"])
     return f"{over} against a rating of {rated:.2g}; their rent is counted over {life}."
 
 
@@ -296,9 +290,10 @@ def measured(records: list[dict], wanted: list[dict], rows: pd.DataFrame | None 
     paragraphs = [" ".join([lead, *_verdict(rows)])]
     for machine in rows.machine.value_counts().index:  # the one with most to say first
         part = rows[rows.machine == machine]
-        said = [*_factorial(part), *_fitted(part), *_levels(part), *_two_engines(part)]
-        said = [f"- {one}" for one in [*said, *_held(part)]]
-        paragraphs += [f"On {machine}:", "\n".join(said)]
+        said = chain.from_iterable(
+            tell(part) for tell in (_factorial, _equal, _fitted, _levels, _two_engines, _held)
+        )
+        paragraphs += [f"On {machine}:", "\n".join(f"- {one}" for one in said)]
     return "\n\n".join(paragraphs)
 
 
@@ -332,31 +327,28 @@ def _over_runs(rows: pd.DataFrame, text: Callable[[float], str]) -> str:
     return text(each.median()) + (f" ({low} to {high})" if low != high else "")
 
 
-def _verdict(rows: pd.DataFrame) -> list[str]:
+def _verdict(rows: pd.DataFrame) -> Iterator[str]:
     """Whether cap and connector conflict, and what a cap that is too small dies of."""
-    sentences = []
     cached, deaths = rows[rows.quantity == "cached_tokens"], rows[rows.quantity == "deaths"]
     lived = cached[cached.cell == "fits, lmcache"].drop_duplicates(["machine", "run"])
     if starts := len(lived) + int((deaths.cell == "fits, lmcache").sum()):
         verdict = "is not borne out" if len(lived) == starts else "is not refuted"
-        sentences.append(
+        yield (
             f"The paper's hypothesis, that the cap conflicts with the connector, {verdict}: "
             f"{len(lived)} of {counted(starts, 'start')} with both lived and served."
         )
     if len(small := deaths[deaths.cap == "too small"]):
-        sentences.append(
+        yield (
             f"A cap that is too small died at start {counted(len(small), 'time')}, "
             f"{small.message.str.contains('core proc').sum()} with the paper's message; the "
             f"cause, {listed(sorted(set(small.cause)))}, was written by "
             f"{listed(sorted(set(small.process)))}."
         )
-    return sentences
 
 
-def _factorial(rows: pd.DataFrame) -> list[str]:
-    """What cap and connector do to the cache, and whether answers stay right."""
-    sentences = []
-    evicted = rows[(rows.quantity == "cached_tokens") & (rows.stage == "evicted")]
+def _factorial(rows: pd.DataFrame) -> Iterator[str]:
+    """What cap and connector leave in the cache."""
+    evicted = _at(rows, "cached_tokens", stage="evicted")
     for model, part in evicted.groupby("model"):
         told = [
             f"{name} still had {_over_runs(own, '{:,.0f}'.format)} "
@@ -364,27 +356,25 @@ def _factorial(rows: pd.DataFrame) -> list[str]:
             for cell, name in _CELLS.items()
             if len(own := part[part.cell == cell])
         ]
-        tokens = f"{part.tokens.max():,.0f} tokens of {model}"
-        sentences += [f"Of {tokens} that other prompts had pushed out, {listed(told)}."] * bool(
-            told
-        )
-    return sentences + _equal(rows[rows.quantity == "logprob_difference"])
+        if told:
+            tokens = f"{part.tokens.max():,.0f} tokens of {model}"
+            yield f"Of {tokens} that other prompts had pushed out, {listed(told)}."
 
 
-def _equal(rows: pd.DataFrame) -> list[str]:
+def _equal(rows: pd.DataFrame) -> Iterator[str]:
     """Whether the same prompt gives the same answer, and whether the comparison would notice."""
-    told = []
+    told, rows = [], rows[rows.quantity == "logprob_difference"]
     for compared, part in sorted(rows.groupby("compared"), key=lambda one: one[0] != "same prompt"):
-        least = part.value.min()
+        least, most = part.value.min(), part.value.max()
         seen = "other tokens came" if math.isinf(least) else f"{least:.1g} at least"
-        if compared == "same prompt":
-            seen = f"{part.value.max():.1g} at most"
+        seen = f"{most:.1g} at most" if compared == "same prompt" else seen
         count = len(part.drop_duplicates(["instrument", "run"]))
         told.append(f"{compared}, {seen} ({counted(count, 'run')})")
-    return [f"Log-probabilities differ: {'; '.join(told)}."] * bool(told)
+    if told:
+        yield f"Log-probabilities differ: {'; '.join(told)}."
 
 
-def _fitted(rows: pd.DataFrame) -> list[str]:
+def _fitted(rows: pd.DataFrame) -> Iterator[str]:
     """The rate of each tier, over runs."""
     here = rows[(rows.quantity == "fitted_bytes_per_s") & (rows["shape"] == "canary")]
     parts = [
@@ -392,12 +382,12 @@ def _fitted(rows: pd.DataFrame) -> list[str]:
         + f" {_over_runs(part, lambda rate: f'{size(rate)}/s')}"
         for (tier, way), part in here.groupby(["tier", "way"])
     ]
-    return [f"Prefixes come back ({_runs(here)}): {'; '.join(parts)}."] if parts else []
+    if parts:
+        yield f"Prefixes come back ({_runs(here)}): {'; '.join(parts)}."
 
 
-def _levels(rows: pd.DataFrame) -> list[str]:
+def _levels(rows: pd.DataFrame) -> Iterator[str]:
     """Time to first token of the longest prompt, by where its prefix was."""
-    sentences = []
     here = rows[(rows.quantity == "ttft_s") & rows.level.notna()]
     for model, part in here.groupby("model"):
         tokens = part.prompt_tokens.max()
@@ -408,13 +398,11 @@ def _levels(rows: pd.DataFrame) -> list[str]:
             if len(own := longest[longest.level == level])
         ]
         what = f"First token of a prompt of {tokens:,.0f} tokens, {model}"
-        sentences.append(f"{what} ({_runs(longest)}): {'; '.join(told)}.")
-    return sentences
+        yield f"{what} ({_runs(longest)}): {'; '.join(told)}."
 
 
-def _two_engines(rows: pd.DataFrame) -> list[str]:
+def _two_engines(rows: pd.DataFrame) -> Iterator[str]:
     """What a split costs one request: its first token, and the transfer in it."""
-    sentences = []
     here = rows[rows.split.notna() & rows.quantity.isin(["ttft_s", "transfer_time_s"])]
     for (connector, model), part in here.groupby(["connector", "model"]):
         tokens = part[part["split"] == "transfer"].prompt_tokens.max()
@@ -424,17 +412,15 @@ def _two_engines(rows: pd.DataFrame) -> list[str]:
                 _over_runs(at[at["split"] == name], duration)
                 for name in ("two engines", "transfer", "one engine")
             )
-            sentences.append(
+            yield (
                 f"Two engines joined by {connector} ({_runs(at)}): a prompt of {tokens:,.0f} "
                 f"tokens, {model}, has its first token after {two}, {moving} of it for the "
                 f"transfer; one of the engines alone takes {one}."
             )
-    return sentences
 
 
-def _held(rows: pd.DataFrame) -> list[str]:
+def _held(rows: pd.DataFrame) -> Iterator[str]:
     """How far formulas set by one run are from another run, shared machines apart."""
-    sentences = []
     ratios = rows[rows.quantity == "ratio"]
     for shared, part in ratios.groupby(ratios.load == "shared"):
         told = []
@@ -442,11 +428,10 @@ def _held(rows: pd.DataFrame) -> list[str]:
             low, middle, high = own.value.quantile([0.1, 0.5, 0.9])
             told.append(f"`{formula}` {middle:.2f} ({low:.2f} to {high:.2f})")
         where = "on a shared machine, " if shared else ""
-        sentences.append(
+        yield (
             f"Measured over predicted, set by another run, {where}median and 10 to 90 %: "
             f"{'; '.join(told)}."
         )
-    return sentences
 
 
 def counted(count: int, noun: str) -> str:
@@ -477,36 +462,31 @@ def incident(facts: dict, verdict: dict, reports: pd.DataFrame) -> str:
 
 def reuse(own: pd.DataFrame, public: pd.DataFrame, marks: pd.DataFrame) -> str:
     """What the named trace says of the closed form and of the tiers, and what public traces say."""
-    name = str(own.trace.iloc[0])
     sentences = [
-        f"The trace of this scenario is {name.replace('_', ' ')}: "
+        f"The trace of this scenario is {str(own.trace.iloc[0]).replace('_', ' ')}: "
         f"{_one(own, 'requests'):,.0f} requests over {duration(_one(own, 'duration_s'))}, of whose "
-        f"blocks {_one(own, 'ceiling', rate='block'):.0%} were seen before."
+        f"blocks {_one(own, 'ceiling', rate='block'):.0%} were seen before.",
+        _closed_form(own),
     ]
-    sentences.append(_closed_form(own))
     hull = own[own.quantity == "hull_hit_rate"]
-    block_bytes = _one(marks, "block_bytes")
-    for tier, price in _by_tier(marks, "price_per_block", band="middle").items():
-        blocks, hits = _optimum(hull, price)
-        low, high = (
-            _optimum(hull, _by_tier(marks, "price_per_block", band=band)[tier])[0] * block_bytes
-            for band in ("low", "high")
+    for tier in _by_tier(marks, "price_per_block", band="middle").index:
+        (held, hits), (low, _), (high, _) = (
+            _optimum(hull, _one(marks, "price_per_block", band=band, tier=tier))
+            for band in ("middle", "low", "high")
         )
+        held, low, high = (count * _one(marks, "block_bytes") for count in (held, low, high))
         sentences.append(
-            f"At its prices {size(blocks * block_bytes)} of {TIERS[tier]} are worth buying"
-            f"{_band(low, high)}, for a block hit rate of {hits:.0%}."
-            if blocks
+            f"At its prices {size(held)} of {TIERS[tier]} are worth buying{_band(low, high)}, for "
+            f"a block hit rate of {hits:.0%}."
+            if held
             else f"At its prices no {TIERS[tier]} is worth buying ({size(high)} at best)."
         )
-    verdicts = {
-        trace: part[part.quantity == "closed_form_loss"].verdict.iloc[0]
-        for trace, part in public.groupby("trace", sort=False)
-    }
-    refused = [trace for trace, verdict in verdicts.items() if verdict == "refused"]
-    if refused:
+    judged = public[public.quantity == "closed_form_loss"].drop_duplicates("trace")
+    refused = judged[judged.verdict == "refused"].trace.str.replace("_", " ")
+    if len(refused):
         sentences.append(
-            f"Of {counted(len(verdicts), 'public trace')} the closed form is refused on "
-            f"{listed([trace.replace('_', ' ') for trace in refused])}."
+            f"Of {counted(len(judged), 'public trace')} the closed form is refused on "
+            f"{listed([*refused])}."
         )
     return " ".join(sentences)
 

@@ -16,31 +16,26 @@ from kvpaper.serving import command as serving
 # Each handler imports what it needs, so that --help stays fast.
 
 
-def _size(arguments: argparse.Namespace) -> int:
+def _size(arguments: argparse.Namespace) -> None:
     from kvpaper import models
 
     model = models.load(arguments.model)
     answer = models.size(model, arguments.tokens, arguments.dtype, arguments.tp)
-    if arguments.json:
-        _print_json(answer)
-        return 0
-    print(models.render(answer))
-    return 0
+    print(_json(answer) if arguments.json else models.render(answer))
 
 
-def _evaluate(arguments: argparse.Namespace) -> int:
+def _evaluate(arguments: argparse.Namespace) -> None:
     from kvpaper import evaluate, results, scenario
 
     loaded = scenario.load(arguments.scenario)
     rows = evaluate.everything(loaded)
     if arguments.json:
-        _print_json({"scenario": loaded.name, "rows": results.jsonable(rows)})
-        return 0
-    from kvpaper import answers
+        print(_json({"scenario": loaded.name, "rows": results.jsonable(rows)}))
+    else:
+        from kvpaper import answers
 
-    print("\n\n".join(answers.all_of(loaded, results.table(rows))))
-    print(f"\n{len(rows)} rows in all: kvpaper evaluate {arguments.scenario} --json")
-    return 0
+        print("\n\n".join(answers.all_of(loaded, results.table(rows))))
+        print(f"\n{len(rows)} rows in all: kvpaper evaluate {arguments.scenario} --json")
 
 
 def _diagnose(arguments: argparse.Namespace) -> int:
@@ -49,15 +44,14 @@ def _diagnose(arguments: argparse.Namespace) -> int:
     return diagnose.main(arguments.logs, arguments.json)
 
 
-def _schema(arguments: argparse.Namespace) -> int:
+def _schema(_: argparse.Namespace) -> None:
     from kvpaper import scenario
 
-    _print_json(scenario.schema())
-    return 0
+    print(_json(scenario.schema()))
 
 
-def _print_json(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer, indent=1, allow_nan=False))
+def _json(answer: dict[str, Any]) -> str:
+    return json.dumps(answer, indent=1, allow_nan=False)
 
 
 def _whole_number(text: str) -> int:
@@ -134,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = arguments.run(arguments)
         sys.stdout.flush()
-        return code
+        return code or 0
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -5,20 +5,15 @@ at its own best. Every number and every verdict comes from the cases; no sentenc
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from kvpaper import units
-from kvpaper.answers import TIERS, counted, duration, listed, size
+from kvpaper.answers import CELLS, TIERS, counted, duration, listed, size
 
-CELLS = {
-    "none": "one pool without tiers",
-    "disaggregated": "split pools without tiers",
-    "tiered": "one pool with tiers",
-    "both": "split pools with tiers",
-}
 SPLIT, TIERED = ("disaggregated", "both"), ("tiered", "both")
 AT = ("model", "trace", "ceiling", "router", "scope", "ttft_slo_s", "tpot_slo_s", "varied", "at")
 # Quantity of a row -> how the columns of a case begin.
@@ -63,7 +58,8 @@ def cases(rows: pd.DataFrame) -> pd.DataFrame:
         Costs in USD per million output tokens, ``usd_none`` with ``usd_none_low`` and
         ``usd_none_high``, by the closed form ``usd_predicted_none``; logarithms as in the rows.
         ``cheapest`` is missing where no cell meets the targets, ``over`` where one alone does.
-        ``predicted_interaction`` is that of the closed form's costs.
+        ``predicted_interaction`` is that of the closed form's costs, ``total`` what both levers
+        save together.
     """
     rows = rows.reindex(columns=[*dict.fromkeys([*rows.columns, *AT, *_WHO])]).astype(object)
     cold: dict[tuple, float] = {}
@@ -80,6 +76,8 @@ def cases(rows: pd.DataFrame) -> pd.DataFrame:
     pairs = zip(table.model, table.trace, strict=True)
     table["cold_s"] = [cold.get(pair, math.nan) for pair in pairs]
     table[_NUMBERS] = table[_NUMBERS].apply(pd.to_numeric, errors="coerce")
+    for band in _BANDS:
+        table[f"total{band}"] = table[f"share_disaggregation{band}"] + table[f"share_tiers{band}"]
     predicted = np.log(table[[f"usd_predicted_{cell}" for cell in CELLS]].to_numpy(float))
     predicted[~np.isfinite(predicted)] = math.nan
     table["predicted_interaction"] = predicted @ [1, -1, -1, 1]
@@ -131,10 +129,6 @@ def _change(log: float) -> str:
     return change if change[1:] != "0%" else "0%"
 
 
-def _usd(value: float) -> str:
-    return f"{value:.3g}\N{NO-BREAK SPACE}USD"
-
-
 def _trace(name: object) -> str:
     return str(name).replace("_", " ")
 
@@ -145,11 +139,6 @@ def _log(name: object) -> str:
 
 def _targets(case) -> str:
     return f"{duration(case.ttft_slo_s)} to the first token and {duration(case.tpot_slo_s)} a token"
-
-
-def _is(value: object) -> bool:
-    """Whether there is a value."""
-    return value is not None and value == value
 
 
 def _bought(case, cell: str) -> list[tuple[str, float]]:
@@ -172,7 +161,7 @@ def _missed(case) -> str:
 
 def _lead(case) -> str:
     """How far the cheapest cell is ahead of the next."""
-    if not _is(case.over):
+    if pd.isna(case.over):
         return "no other kind of fleet meets the targets"
     if case.saved_low <= 0:
         return f"{CELLS[case.over]} costs the same within the noise of the replay"
@@ -183,14 +172,13 @@ def _lead(case) -> str:
 def _own(case) -> str:
     """What the four cells say of a scenario."""
     where = f"{case.model} on {_log(case.trace)}"
-    if not _is(case.cheapest):
+    if pd.isna(case.cheapest):
         return f"For {where}, no fleet that was tried meets {_targets(case)}: {_missed(case)}."
-    cost = _usd(getattr(case, f"usd_{case.cheapest}"))
-    ends = [getattr(case, f"usd_{case.cheapest}_{end}") for end in ("low", "high")]
+    usd, low, high = (getattr(case, f"usd_{case.cheapest}{band}") for band in _BANDS)
     return (
         f"For {where}, with {_targets(case)}, the cheapest of the four fleets has "
-        f"{CELLS[case.cheapest]} and costs {cost} per million output tokens "
-        f"({ends[0]:.3g} to {ends[1]:.3g}); {_lead(case)}."
+        f"{CELLS[case.cheapest]} and costs {usd:.3g}\N{NO-BREAK SPACE}USD per million output "
+        f"tokens ({low:.3g} to {high:.3g}); {_lead(case)}."
     )
 
 
@@ -216,18 +204,11 @@ def combined(own: pd.DataFrame, public: pd.DataFrame) -> str:
 
 def headline(at: pd.DataFrame) -> str:
     """Split pools with tiers against one pool without, over the models at one point."""
-    total, low, high = (
-        at[f"share_disaggregation{band}"] + at[f"share_tiers{band}"] for band in _BANDS
-    )
-    less, more = total[low > 0], -total[high < 0]
-    said = [
-        f"{' to '.join(dict.fromkeys(map(shown, (part.min(), part.max()))))} {word} for {len(part)}"
-        for word, shown, part in (
-            ("less", _share, less),
-            ("more", lambda log: f"{math.expm1(log):.0%}", more),
-        )
-        if len(part)
-    ]
+    less, more = at.total[at.total_low > 0], at.total[at.total_high < 0]
+    said = []
+    for word, part in (("less", 1 - np.exp(-less)), ("more", np.expm1(-more))):
+        ends = dict.fromkeys(f"{end:.0%}" for end in (part.min(), part.max()))
+        said += [f"{' to '.join(ends)} {word} for {len(part)}"] * (len(part) > 0)
     case = at.iloc[0]
     return (
         f"On {_log(case.trace)}, with {_targets(case)}, split pools with tiers cost "
@@ -240,22 +221,17 @@ def _drops(at: pd.DataFrame) -> str:
     """The same for each model, with its band and the parts of the levers."""
     said = []
     for case in at.itertuples():
-        total, high, low = (
-            getattr(case, f"share_disaggregation{band}") + getattr(case, f"share_tiers{band}")
-            for band in _BANDS
-        )
-        if not _is(case.cheapest):
+        if pd.isna(case.cheapest):
             told = "no fleet meets the targets"
-        elif not _is(case.interaction):
-            met = [words for cell, words in CELLS.items() if _is(getattr(case, f"usd_{cell}"))]
+        elif pd.isna(case.interaction):
+            met = [words for cell, words in CELLS.items() if pd.notna(getattr(case, f"usd_{cell}"))]
             told = f"only {listed(met)} can meet the targets"
         else:
-            parts = case.share_disaggregation, case.share_tiers
-            split, tiers = map(_change, parts)
-            told = (
-                f"{_change(total)} ({_change(low)} to {_change(high)}; the split {split}, tiers "
-                f"{tiers})"
+            logs = case.total, case.total_high, case.total_low
+            total, low, high, split, tiers = map(
+                _change, (*logs, case.share_disaggregation, case.share_tiers)
             )
+            told = f"{total} ({low} to {high}; the split {split}, tiers {tiers})"
         said.append(f"{case.model} {told}")
     case = at.iloc[0]
     return (
@@ -437,17 +413,17 @@ def when_to_buy(own: pd.DataFrame, public: pd.DataFrame, rows: pd.DataFrame) -> 
         "Do neither": (known.cheapest == "none").to_numpy(),
     }
     paragraphs += [f"{action}: {_when(known, flag)}" for action, flag in flags.items()]
-    return "\n\n".join([*paragraphs, _sure(known), *_turns(rows), *_intervals(rows)])
+    paragraphs += [_sure(known), _turns(rows), _intervals(rows)]
+    return "\n\n".join(part for part in paragraphs if part)
 
 
 def _advice(case) -> str:
     """The decision for one case."""
-    if not _is(case.cheapest):
+    if pd.isna(case.cheapest):
         return f"no fleet that was tried meets {_targets(case)}; {_missed(case)}."
     split = "split the pools" if case.cheapest in SPLIT else "keep one pool"
-    bought = _stock(case, case.cheapest)
-    each = " for each GPU that prefills" if bought != "no tier" else ""
-    return f"{split} and buy {bought}{each}; {_lead(case)}."
+    each = " for each GPU that prefills" * bool(_bought(case, case.cheapest))
+    return f"{split} and buy {_stock(case, case.cheapest)}{each}; {_lead(case)}."
 
 
 _HOW_OFTEN = (
@@ -541,38 +517,32 @@ def turns(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _turns(rows: pd.DataFrame) -> Iterable[str]:
+def _turns(rows: pd.DataFrame) -> str:
     flips = turns(rows)
-    said = [
-        f"for {model}, " + listed([f"from {at} on {to}" for _, at, to, _ in part.to_numpy()])
-        for model, part in (flips.groupby("model", sort=False) if len(flips) else ())
-    ]
-    if said:
-        yield f"What turns the verdict, one input at a time as it rises: {'; '.join(said)}."
-    elif "varied" in rows and (rows.varied.fillna("") != "").any():
-        yield "No input that was varied alone turns the verdict."
+    if len(flips):
+        said = [
+            f"for {model}, " + listed([f"from {at} on {to}" for _, at, to, _ in part.to_numpy()])
+            for model, part in flips.groupby("model", sort=False)
+        ]
+        return f"What turns the verdict, one input at a time as it rises: {'; '.join(said)}."
+    varied = "varied" in rows and (rows.varied.fillna("") != "").any()
+    return "No input that was varied alone turns the verdict." if varied else ""
 
 
-def _intervals(rows: pd.DataFrame) -> Iterable[str]:
+def _intervals(rows: pd.DataFrame) -> str:
     """Shortest and longest break-even interval of each tier, by model."""
-    spans = rows[rows.quantity == "break_even_interval_s"].sort_values("value")
-    said = [
-        " to ".join(
-            dict.fromkeys(
-                f"{duration(one.value)} ({one.model})" for one in (part.iloc[0], part.iloc[-1])
-            )
-        )
-        + f" in {TIERS[tier]}"
-        for tier, part in (spans.groupby("tier", sort=False) if len(spans) else ())
-    ]
-    if said:
-        yield f"A prefix that comes back for certain pays for its place within {listed(said)}."
+    spans, said = rows[rows.quantity == "break_even_interval_s"].sort_values("value"), []
+    for tier, part in spans.groupby("tier", sort=False) if len(spans) else ():
+        ends = [f"{duration(one.value)} ({one.model})" for one in part.iloc[[0, -1]].itertuples()]
+        said.append(f"{' to '.join(dict.fromkeys(ends))} in {TIERS[tier]}")
+    told = f"A prefix that comes back for certain pays for its place within {listed(said)}."
+    return told if said else ""
 
 
 # Tables
 
 
-def fleets(cases: pd.DataFrame, ways: Mapping[str, str] | None = None) -> pd.DataFrame:
+def fleets(cases: pd.DataFrame, ways: Mapping[str, str]) -> pd.DataFrame:
     """The cells of some cases, each with its best configuration in words.
 
     ``ways`` names the parallelism of a tabulated way to run a model.
@@ -580,55 +550,49 @@ def fleets(cases: pd.DataFrame, ways: Mapping[str, str] | None = None) -> pd.Dat
     found = []
     for case in cases.itertuples():
         for cell, words in CELLS.items():
-            usd = [getattr(case, f"usd_{cell}{band}") for band in _BANDS]
-            told = _configuration(case, cell, ways or {}) if _is(usd[0]) else _missed(case)
-            cost = f"{usd[0]:.3g} ({usd[1]:.3g} to {usd[2]:.3g})" if _is(usd[0]) else "infeasible"
-            found.append(
-                {
-                    "model": case.model,
-                    "fleet": words,
-                    "usd_per_million": cost,
-                    "best": told,
-                }
-            )
-    return pd.DataFrame(found)
+            usd, low, high = (getattr(case, f"usd_{cell}{band}") for band in _BANDS)
+            told = "infeasible", _missed(case)
+            if pd.notna(usd):
+                told = f"{usd:.3g} ({low:.3g} to {high:.3g})", _configuration(case, cell, ways)
+            found.append((case.model, words, *told))
+    return pd.DataFrame(found, columns=["model", "fleet", "usd_per_million", "best"])
 
 
 def _configuration(case, cell: str, ways: Mapping[str, str]) -> str:
+    def of(name: str) -> Any:
+        return getattr(case, f"{name}_{cell}", None)
+
     def pool(name: str) -> str:
-        way = getattr(case, f"way_{name}_{cell}", None)
-        shown = f" as {ways[way]}" if way in ways else ""
-        return counted(int(getattr(case, f"{name}_{cell}")), "GPU") + shown
+        way = ways.get(of(f"way_{name}"))
+        return counted(int(of(name)), "GPU") + (f" as {way}" if way else "")
 
     if cell in SPLIT:
         made = f"{pool('prefill')} prefill, {pool('decode')} decode"
     else:
-        chunk = getattr(case, f"chunk_tokens_{cell}", None)
-        made = pool("prefill") + (f", chunks of {chunk:,.0f}" if _is(chunk) else ", prompts whole")
+        chunk = of("chunk_tokens")
+        whole = pd.isna(chunk)
+        made = f"{pool('prefill')}, {'prompts whole' if whole else f'chunks of {chunk:,.0f}'}"
+    bought = _bought(case, cell)
     rules = [
-        f"{TIERS[tier]} written on {rule}"
-        for tier, _ in _bought(case, cell)
-        if _is(rule := getattr(case, f"admission_{tier}_{cell}", None)) and rule != "every use"
+        f"{TIERS[tier]} written on second use"
+        for tier, _ in bought
+        if of(f"admission_{tier}") == "second use"
     ]
-    return "; ".join(
-        [made, f"{_stock(case, cell)} a GPU" if _bought(case, cell) else "no tier", *rules]
-    )
+    return "; ".join([made, f"{_stock(case, cell)}{' a GPU' * bool(bought)}", *rules])
 
 
 def contrasts(cases: pd.DataFrame) -> list[dict]:
     """Interaction and split of the saving of some cases, rows with ``low`` and ``high``."""
-    at = {"model": "model", "trace": "trace", "routing": "router", "tiers": "scope"}
-    at["ttft_target_s"] = "ttft_slo_s"
     quantities = {
         "interaction": "log_interaction",
         "share_disaggregation": "log_saving_of_the_split",
         "share_tiers": "log_saving_of_tiers",
     }
-    ends = dict(zip(("value", "low", "high"), _BANDS, strict=True))
-    return [
-        {key: case[column] for key, column in at.items()}
-        | {"quantity": quantity}
-        | {end: round(case[f"{name}{band}"], 3) + 0.0 for end, band in ends.items()}
-        for case in cases[cases.interaction.notna()].to_dict("records")
-        for name, quantity in quantities.items()
-    ]
+    found = []
+    for case in cases[cases.interaction.notna()].to_dict("records"):
+        at = {"model": case["model"], "trace": case["trace"], "routing": case["router"]}
+        at |= {"tiers": case["scope"], "ttft_target_s": case["ttft_slo_s"]}
+        for name, quantity in quantities.items():
+            value, low, high = (round(case[f"{name}{band}"], 3) + 0.0 for band in _BANDS)
+            found.append({**at, "quantity": quantity, "value": value, "low": low, "high": high})
+    return found

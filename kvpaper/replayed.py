@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from kvpaper.answers import TIERS, counted, duration, listed, size
+from kvpaper.answers import CELLS, TIERS, counted, duration, listed, size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -11,12 +11,6 @@ if TYPE_CHECKING:
 
 _COST = "usd_per_million_output_tokens"
 _AT = ["pools", "dram_bytes", "nvme_bytes", "router", "model", "gpus", "cell"]
-_CELLS = {
-    "none": "one pool without tiers",
-    "disaggregated": "split pools without tiers",
-    "tiered": "one pool with tiers",
-    "both": "split pools with tiers",
-}
 
 
 def fleet(rows: "pd.DataFrame", slo: "Slo") -> str:
@@ -49,17 +43,17 @@ def _opening(rows: "pd.DataFrame", slo: "Slo") -> str:
     span, cold = (
         rows[rows.quantity == name].value.iloc[0] for name in ("duration_s", "cold_prefill_s")
     )
-    told = f"{requests.value:,.0f} requests over {duration(span)}"
-    opening = f"The trace is {_named(requests.trace)}: {told}."
+    opening = f"The trace is {_named(requests.trace)}"
     if "instead_of" in rows:
         opening = (
             f"The scenario names the trace {_named(requests.instead_of)}, which is not at hand "
-            f"(`make traces` fetches it); a generated one stands in: {told}."
+            "(`make traces` fetches it); a generated one stands in"
         )
     beyond = ", which is beyond the target" if cold > slo.ttft_s else ""
     return (
-        f"{opening} Without a cache and with nothing else to do, an instance computes "
-        f"{slo.percentile:g}% of its prompts within {duration(cold)}{beyond}."
+        f"{opening}: {requests.value:,.0f} requests over {duration(span)}. Without a cache and "
+        f"with nothing else to do, an instance computes {slo.percentile:g}% of its prompts within "
+        f"{duration(cold)}{beyond}."
     )
 
 
@@ -119,7 +113,7 @@ def _fleet(one: Any) -> str:
 def _levers(rows: "pd.DataFrame", slo: "Slo") -> str:
     """The four kinds of fleet on the same GPUs."""
     at = rows[(rows.quantity == "ttft_s") & (rows.share == slo.percentile / 100)]
-    times = [f"{duration(one.value)} with {_CELLS[one.cell]}" for one in at.itertuples()]
+    times = [f"{duration(one.value)} with {CELLS[one.cell]}" for one in at.itertuples()]
     gpus = counted(int(at.gpus.iloc[0]), "GPU")
     served = hits(rows).groupby("fleet").value.sum().sort_values()
     ends = [f"{share:.0%} ({cell})" for cell, share in served.items()]
@@ -138,7 +132,7 @@ def _warmth(rows: "pd.DataFrame") -> str:
         third = len(part) // 3
         before, after = part.value.iloc[third:-third].mean(), part.value.iloc[-third:].mean()
         if after - before > 0.01:
-            told.append(f"{_CELLS[cell]} from {before:.0%} to {after:.0%}")
+            told.append(f"{CELLS[cell]} from {before:.0%} to {after:.0%}")
     if not told:
         return "In the last third of the trace hits rise no more: the caches are warm."
     return (
@@ -174,4 +168,4 @@ def hits(rows: "pd.DataFrame") -> "pd.DataFrame":
     if "tier" not in rows:
         return rows.iloc[:0]
     found = rows[rows.tier.notna()]
-    return found.assign(fleet=found.cell.map(_CELLS))[["fleet", "tier", "value"]]
+    return found.assign(fleet=found.cell.map(CELLS))[["fleet", "tier", "value"]]

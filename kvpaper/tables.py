@@ -90,10 +90,8 @@ def _table(rows: Rows, columns: list[str] | str | None, at: Sequence[str] = ()) 
     if "machine" in frame and frame["machine"].nunique() > 1:
         parts = frame.groupby("machine", sort=False)
         return "".join(_table(part, columns, at) for _, part in parts)
-    caption = ""
-    kinds = set(frame["kind"]) if "kind" in frame else set()
+    caption, kinds, machines = "", set(frame.get("kind", ())), set(frame.get("machine", ()))
     if len(kinds) == 1 and kinds <= set(results.KINDS):
-        machines = set(frame["machine"]) if "machine" in frame else set()
         where = f" on {escape(machines.pop())}" if len(machines) == 1 else ""
         same = [name for name in at if frame[name].nunique() == 1]
         told = [f"; {_words(name)}: {_cell(name, frame[name].iloc[0])}" for name in same]
@@ -106,7 +104,7 @@ def _table(rows: Rows, columns: list[str] | str | None, at: Sequence[str] = ()) 
         frame = frame.reset_index()
     if "quantity" in frame:
         quantities = frame["quantity"].tolist()
-        values = [_cell(*pair) for pair in zip(quantities, frame["value"], strict=True)]
+        values = [*map(_cell, quantities, frame["value"])]
         frame = frame.assign(quantity=[_words(name) for name in quantities], value=values)
     cells = [[_cell(name, value) for value in frame[name]] for name in frame]
     numeric = [_numeric(column) for column in cells]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvpaper import figures, replayed, results
+from kvpaper import answers, figures, replayed, results
 from kvpaper.figures import fleet, style
 from kvpaper.scenario import Slo
 
@@ -119,7 +119,7 @@ def test_tables_of_the_frontier_and_of_hits():
     assert worth.fleet.iloc[1].endswith(
         "2 instances with 1\N{NO-BREAK SPACE}TB of host DRAM each (knee)"
     )
-    assert set(replayed.hits(made()).fleet) == set(replayed._CELLS.values())
+    assert set(replayed.hits(made()).fleet) == set(answers.CELLS.values())
 
 
 @pytest.mark.parametrize("slower", [1, 1000])

@@ -6,7 +6,7 @@ anything; each is replayed as it was sent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from kvpaper.traces.block_trace import BlockTrace
 from kvpaper.traces.dense import dense_ids
 
 Record = Mapping[str, Any]
+# Of each request of an open loop, by quantity.
+Sent = dict[str, np.ndarray]
 PERCENTILES = (50, 90)
 # Most tokens of a step: what vLLM takes by default where it serves on a processor.
 STEP_TOKENS = 2048
@@ -41,33 +43,24 @@ def rows(records: Iterable[Record]) -> list[Row]:
     runs = list(measured.runs(records, "disagg"))
     found = []
     for record, at in runs:
-        others = [one for one, where in runs if one is not record and _alike(one, record)]
+        others = [one for one, _ in runs if one is not record and _engines(one) == _engines(record)]
         setter = others[-1] if others else record
         told = {name: at[name] for name in ("machine", "run", "load")}
         told["connector"] = record["parameters"]["connector"]
         told["set_by"] = "another run" if others else "single requests of the run"
-        for loop in loops(record):
-            found += _loop_rows(record, setter, loop, told)
+        for loop, sent in loops(record):
+            found += _loop_rows(record, setter, sent, {**told, **loop})
     return found
 
 
-def _alike(one: Record, other: Record) -> bool:
-    def engines(record: Record) -> tuple:
-        asked = record["parameters"]
-        return measured.machine(record), asked["connector"], asked["engine"]
-
-    return engines(one) == engines(other)
+def _engines(record: Record) -> tuple:
+    """What two runs must share for one to set the other's replay."""
+    asked = record["parameters"]
+    return measured.machine(record), asked["connector"], asked["engine"]
 
 
-class Loop(NamedTuple):
-    """An open loop: its coordinates, and the values of each request in order of sending."""
-
-    at: dict[str, Any]
-    requests: dict[str, np.ndarray]
-
-
-def loops(record: Record) -> Iterator[Loop]:
-    """The open loops of a record."""
+def loops(record: Record) -> Iterator[tuple[dict[str, Any], Sent]]:
+    """The open loops of a record, each by its coordinates: values in order of sending."""
     names = ("pattern", "rate_per_s", "seed")
     found: dict[tuple, dict[str, np.ndarray]] = {}
     for one in record["rows"]:
@@ -77,16 +70,15 @@ def loops(record: Record) -> Iterator[Loop]:
     for at, values in found.items():
         order = np.argsort(values["sent_s"], kind="stable")
         sent = {name: of_requests[order] for name, of_requests in values.items()}
-        yield Loop(dict(zip(names, at, strict=True)), sent)
+        yield dict(zip(names, at, strict=True)), sent
 
 
-def trace(loop: Loop, block_tokens: int, answers: bool) -> BlockTrace:
+def trace(sent: Sent, block_tokens: int, answers: bool) -> BlockTrace:
     """What was sent, as it was sent: a prompt begins with its group's blocks, the rest is its own.
 
     ``answers`` adds the blocks that an answer fills. Nobody uses them again, but an engine lets
     them age like any other. A block that is not full does not age: it is the next to be taken.
     """
-    sent = loop.requests
     prompt, output = sent["prompt_tokens"], sent["output_tokens"]
     counts = (prompt + (output - 1) * answers) // block_tokens
     offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -212,10 +204,10 @@ def _decode(setter: Record, most_tokens: float) -> DecodeTable:
     return DecodeTable("lab", np.array([*steps], float), contexts, seconds, 1, "measured")
 
 
-def _loop_rows(record: Record, setter: Record, loop: Loop, at: Row) -> Iterator[Row]:
-    split, sent = record["parameters"]["connector"] != "none", loop.requests
+def _loop_rows(record: Record, setter: Record, sent: Sent, at: Row) -> Iterator[Row]:
+    split = record["parameters"]["connector"] != "none"
     engines = fleet(record, setter, float((sent["prompt_tokens"] + sent["output_tokens"]).max()))
-    requests = trace(loop, _blocks(record)[0], answers=not split)
+    requests = trace(sent, _blocks(record)[0], answers=not split)
     replayed = replay(engines, requests)
     decoded_s = sent["latency_s"] - sent["ttft_s"]
     times = {
@@ -225,7 +217,7 @@ def _loop_rows(record: Record, setter: Record, loop: Loop, at: Row) -> Iterator[
     }
     for kind, values in times.items():
         for (name, percentile), value in values.items():
-            here = {**at, **loop.at, "percentile": percentile}
+            here = {**at, "percentile": percentile}
             yield row(name, value, kind, **here)
             if kind != "measured":
                 ratio = times["measured"][name, percentile] / value
@@ -240,7 +232,7 @@ def _loop_rows(record: Record, setter: Record, loop: Loop, at: Row) -> Iterator[
         ("cached_tokens_difference", "measured", np.abs(cached - hits).sum()),
         ("longest_delay_of_sending_s", "measured", (sent["sent_s"] - sent["arrival_s"]).max()),
     ]
-    yield from (row(name, float(value), kind, **at, **loop.at) for name, kind, value in counts)
+    yield from (row(name, float(value), kind, **at) for name, kind, value in counts)
 
 
 def _percentiles(ttft_s: np.ndarray, tpot_s: np.ndarray) -> dict[tuple[str, int], float]:
@@ -253,11 +245,10 @@ def _percentiles(ttft_s: np.ndarray, tpot_s: np.ndarray) -> dict[tuple[str, int]
 
 def _closed_form(engines: Fleet, requests: BlockTrace) -> dict[tuple[str, int], float]:
     """What the closed form expects of a loop; of the time per token it knows the mean alone."""
-    load = closed_form.Load.of(requests)
+    load, found = closed_form.Load.of(requests), {}
     slowest_s = float((engines.decode or engines.prefill).decode.seconds.max())
-    expected = {
-        percentile: closed_form.predicted(engines, load, load.requests_per_s, slowest_s, percentile)
-        for percentile in PERCENTILES
-    }
-    found = {("ttft_s", percentile): one.ttft_s for percentile, one in expected.items()}
-    return found | {("tpot_s", 50): expected[50].tpot_s}
+    for percentile in PERCENTILES:
+        at = load, load.requests_per_s, slowest_s, percentile
+        expected = closed_form.predicted(engines, *at)
+        found["ttft_s", percentile] = expected.ttft_s
+    return found | {("tpot_s", 50): expected.tpot_s}

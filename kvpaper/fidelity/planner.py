@@ -119,12 +119,8 @@ def _slower(case: Case) -> Case:
         table = getattr(pool, name)
         return replace(pool, **{name: replace(table, seconds=table.seconds * FACTORS[name])})
 
-    return replace(
-        case,
-        ways=tuple(
-            replace(
-                way, prefill=longer(way.prefill, "prefill"), decode=longer(way.decode, "decode")
-            )
-            for way in case.ways
-        ),
+    ways = (
+        replace(way, prefill=longer(way.prefill, "prefill"), decode=longer(way.decode, "decode"))
+        for way in case.ways
     )
+    return replace(case, ways=tuple(ways))

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from kvpaper import answers
 
 if TYPE_CHECKING:
-    import pandas
+    from pandas import DataFrame, Series
 
 # What counts as near.
 _NEAR = 0.1
 
 
-def answer(rows: "pandas.DataFrame") -> str:
+def answer(rows: "DataFrame") -> str:
     """What engines and the planner say of the replay; ``rows`` are those of both."""
     rows = rows.reindex(columns=rows.columns.union(["machine", "connector", "over"]))
     found = [
@@ -24,7 +24,7 @@ def answer(rows: "pandas.DataFrame") -> str:
 _NONE = "No open loop of real engines has a record yet, so the replay is held against none."
 
 
-def _engines(machine: str, engines: str, rows: "pandas.DataFrame") -> str:
+def _engines(machine: str, engines: str, rows: "DataFrame") -> str:
     """Hits, times, and the closed form beside, of the loops of one machine."""
     counts = {name: int(part.value.sum()) for name, part in rows.groupby("quantity")}
     medians = {over: _ratios(rows, "ttft", 50, over) for over in ("simulated", "predicted")}
@@ -45,19 +45,17 @@ def _engines(machine: str, engines: str, rows: "pandas.DataFrame") -> str:
     )
 
 
-def _ratios(
-    rows: "pandas.DataFrame", name: str, percentile: int, over: str = "simulated"
-) -> "pandas.Series":
+def _ratios(rows: "DataFrame", name: str, percentile: int, over: str = "simulated") -> "Series":
     at = (rows.quantity == f"{name}_ratio") & (rows.percentile == percentile)
     return rows[at & (rows.over == over)].value
 
 
-def _range(values: "pandas.Series") -> str:
+def _range(values: "Series") -> str:
     low, high = f"{values.min():.2f}", f"{values.max():.2f}"
     return low if low == high else f"{low} to {high}"
 
 
-def _planner(rows: "pandas.DataFrame") -> str:
+def _planner(rows: "DataFrame") -> str:
     """Whether two pools win, and by how much, beside the planner that is asked the same."""
     names = ["quantity", "pools", "model", "element", "factors"]
     told = rows[rows.kind == "tabulated"].set_index(names).value.sort_index()
