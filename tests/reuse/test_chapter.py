@@ -1,8 +1,8 @@
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from at_hand import TRACES
 from direct_replay import replay
 
 from kvpaper import answers, evaluate, results, scenario
@@ -10,8 +10,6 @@ from kvpaper.errors import InputError
 from kvpaper.reuse import chapter, curve
 from kvpaper.reuse.distances import stack_distances
 from kvpaper.traces import fetch, generated
-
-TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 
 
 def test_committed_rows_are_those_of_the_published_files():
@@ -23,7 +21,7 @@ def test_committed_rows_are_those_of_the_published_files():
 
 
 def test_committed_rows_are_made_anew_from_the_published_files():
-    if fetch.fetched("mooncake_conversation", TRACES) is None:
+    if None in (fetch.fetched(name, TRACES) for name in fetch.TRACES):
         pytest.skip("traces not fetched")
     committed = chapter.public()
     break_even_s = tuple(committed.break_even_s.dropna().unique())

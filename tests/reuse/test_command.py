@@ -2,16 +2,15 @@
 
 import argparse
 import json
-from pathlib import Path
 
 import pytest
+from at_hand import TRACES
 
 from kvpaper.errors import InputError
 from kvpaper.reuse import command, policies
 from kvpaper.reuse.chapter import reuse_rows
 from kvpaper.traces.load import read_trace
 
-TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 CONTRACT = {
     "requests", "block_references", "unique_blocks", "block_tokens", "ceiling", "curve", "tail",
     "verdict", "skipped_lines", "warnings",

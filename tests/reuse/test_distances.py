@@ -1,10 +1,10 @@
 """Distances against two roads that share no code with them."""
 
 from collections import OrderedDict
-from pathlib import Path
 
 import numpy as np
 import pytest
+from at_hand import TRACES
 from direct_replay import replay
 from hypothesis import given, settings
 from strategies import anything, block_trace, prefix_tree
@@ -13,8 +13,6 @@ from kvpaper.reuse.curve import ceilings, hit_curve, log_spaced, tier_rates
 from kvpaper.reuse.distances import reuse_intervals, stack_distances
 from kvpaper.traces.load import read_trace
 from kvpaper.traces.readers import Options
-
-TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 
 
 def cache_hits(requests: list[list[int]], capacity: int, prefix: bool) -> list[bool]:

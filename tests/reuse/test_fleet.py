@@ -1,10 +1,9 @@
 """Routing, splitting and drift, against the closed form and by hand."""
 
-from pathlib import Path
-
 import numba
 import numpy as np
 import pytest
+from at_hand import TRACES
 from direct_replay import replay
 from strategies import block_trace
 
@@ -14,8 +13,6 @@ from kvpaper.reuse.curve import hit_curve
 from kvpaper.reuse.distances import stack_distances
 from kvpaper.traces.block_trace import BlockTrace
 from kvpaper.traces.load import read_trace
-
-TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 
 
 def conversation():

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from at_hand import TRACES
 
 from kvpaper.reuse import policies
 from kvpaper.reuse.curve import hit_curve
 from kvpaper.reuse.distances import stack_distances
 from kvpaper.traces.load import read_trace
-
-TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 
 
 def small_log(folder: Path) -> Path:

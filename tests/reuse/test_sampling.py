@@ -1,9 +1,8 @@
 """The sample against the exact curve, its stated error, and memory that follows the sample."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from at_hand import TRACES
 from hypothesis import given, settings
 from strategies import anything, block_trace
 
@@ -11,8 +10,6 @@ from kvpaper.reuse.curve import hit_curve
 from kvpaper.reuse.sampling import sampled_curve
 from kvpaper.traces.block_trace import write_parquet
 from kvpaper.traces.load import Stream, read_trace
-
-TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 
 
 def chunks_of(trace):

@@ -1,17 +1,14 @@
 """Power laws are found where they are, and refused where they are not."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from at_hand import TRACES
 from strategies import block_trace
 
 from kvpaper.reuse import popularity, tail
 from kvpaper.reuse.curve import Curve, hit_curve
 from kvpaper.reuse.distances import stack_distances
 from kvpaper.traces.load import read_trace
-
-TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 
 
 def fitted(name: str):

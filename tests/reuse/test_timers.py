@@ -1,9 +1,8 @@
 """Timers against a replay of every block, and the bound that theory gives."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from at_hand import TRACES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import anything, block_trace
@@ -12,7 +11,6 @@ from kvpaper.reuse import timers
 from kvpaper.reuse.curve import hit_curve
 from kvpaper.traces.load import read_trace
 
-TRACES = Path(__file__).resolve().parents[2] / "../shared/traces"
 NAMES = ["mooncake_conversation.jsonl", "mooncake_synthetic.jsonl", "ragpulse"]
 
 

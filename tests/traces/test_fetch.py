@@ -60,8 +60,8 @@ def test_every_public_file_has_a_whole_commit_and_checksum():
 
 
 def test_checksums_are_those_of_the_traces_at_hand():
-    traces = Path(__file__).resolve().parents[2] / "../shared/traces"
-    if not traces.exists():
+    at_hand = [n for n, files in fetch.TRACES.items() if (fetch.FOLDER / files[0].path).exists()]
+    if not at_hand:
         pytest.skip("traces not fetched")
-    for name in fetch.TRACES:
-        assert fetch.fetched(name, traces) is not None
+    for name in at_hand:
+        assert fetch.fetched(name) is not None
