@@ -5,7 +5,11 @@ labelled ``eq-fetch-time``, notes on its use and where it is from, and its argum
 """
 
 import difflib
+import importlib
+import inspect
+import pkgutil
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from datatables import nomenclature, table
@@ -19,6 +23,66 @@ from kvpaper import formulas
 
 _LOGGER = logging.getLogger(__name__)
 _ARCHIVES = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
+_SECTION = re.compile(r"^(\w+)\n-+\n", re.M)
+_PARAMETERS = re.compile(r"^([\w, ]+) : (?:float or )?array \[([^\]]+)\]", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """One formula as its docstring states it."""
+
+    module: str
+    summary: str
+    unit: str
+    latex: str
+    parameters: dict[str, str]
+    conditions: str
+    source: str
+
+
+def sections(docstring: str) -> dict[str, str]:
+    """Text of a docstring by heading; what stands before the first has none.
+
+    >>> sections("Told.\\n\\nRaises\\n------\\nValueError\\n    If not.")
+    {'': 'Told.', 'Raises': 'ValueError\\n    If not.'}
+    """
+    text, *rest = _SECTION.split(inspect.cleandoc(docstring))
+    found = {"": text, **dict(zip(rest[::2], rest[1::2], strict=True))}
+    return {heading: body.strip() for heading, body in found.items()}
+
+
+def equations() -> dict[str, Equation]:
+    """Every public formula by name, read from the docstrings in the order of the source.
+
+    >>> equations()["fetch_time"].unit
+    's'
+    """
+    found = {}
+    for part in pkgutil.iter_modules(formulas.__path__):
+        module = importlib.import_module(f"{formulas.__name__}.{part.name}")
+        for name, function in vars(module).items():
+            defined_here = getattr(function, "__module__", None) == module.__name__
+            if defined_here and part.name[0] != "_" and name[0] != "_":
+                found[name] = _equation(part.name, function.__doc__)
+    return found
+
+
+def _equation(module: str, docstring: str) -> Equation:
+    parts = sections(docstring)
+    first_line, *paragraphs = parts[""].split("\n\n")
+    summary, unit = re.fullmatch(r"(.+) \[(.+)\]\.", first_line).groups()
+    # What follows the first paragraph, or stands in its place, is the example.
+    text = paragraphs[0] if not paragraphs[0].startswith(">>>") else ""
+    conditions, _, source = " ".join(text.split()).partition("Source: ")
+    parameters = {
+        argument: argument_unit
+        for names, argument_unit in _PARAMETERS.findall(parts["Parameters"])
+        for argument in names.split(", ")
+    }
+    source = source or "derived here"
+    return Equation(
+        module, summary, unit, parts["Equation"], parameters, conditions.strip(), source
+    )
 
 
 class details(nodes.General, nodes.Element):
@@ -80,14 +144,14 @@ class Formula(MathDirective):
     optional_arguments = 0
 
     def run(self) -> list[nodes.Node]:
-        equations = formulas.equations()
+        known = equations()
         name = self.arguments[0]
-        if name not in equations:
-            near = difflib.get_close_matches(name, equations, 3, 0.3)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3, 0.3)
             message = "no formula %r; near are %s"
             _LOGGER.warning(message, name, ", ".join(near), location=self.get_location())
             return []
-        equation = equations[name]
+        equation = known[name]
         self.env.note_dependency(str(Path(formulas.__file__).with_name(f"{equation.module}.py")))
         unit = "" if equation.unit == "1" else f" [{equation.unit}]"
         summary = [nodes.literal("", name), nodes.Text(f"{unit}: ")]

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from docutils import nodes
-from formula import prose
+from formula import prose, sections
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
@@ -19,7 +19,6 @@ import kvpaper
 
 _LOGGER = logging.getLogger(__name__)
 _PACKAGE = Path(kvpaper.__file__).parent
-_SECTION = re.compile(r"^(\w+)\n-+\n", re.M)
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -57,17 +56,6 @@ def signature(node: Definition) -> str:
         return f"{node.name}({', '.join(fields)})" if fields else node.name
     given = f"{node.name}({ast.unparse(node.args)})"
     return f"{given} -> {ast.unparse(node.returns)}" if node.returns else given
-
-
-def sections(docstring: str) -> dict[str, str]:
-    """Text of a docstring by heading; what stands before the first has none.
-
-    >>> sections("Told.\\n\\nRaises\\n------\\nValueError\\n    If not.")
-    {'': 'Told.', 'Raises': 'ValueError\\n    If not.'}
-    """
-    text, *rest = _SECTION.split(inspect.cleandoc(docstring))
-    found = {"": text, **dict(zip(rest[::2], rest[1::2], strict=True))}
-    return {heading: body.strip() for heading, body in found.items()}
 
 
 def paragraphs(text: str) -> list[nodes.Node]:

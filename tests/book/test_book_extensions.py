@@ -152,7 +152,7 @@ def test_every_character_of_an_equation_is_in_the_font():
     known = TTFont(FONTS / "math.woff").getBestCmap()
     with (data.FOLDER / "nomenclature.csv").open(encoding="utf-8", newline="") as file:
         symbols = [row["symbol"] for row in csv.DictReader(file)]
-    latex = [equation.latex for equation in formulas.equations().values()]
+    latex = [equation.latex for equation in formula.equations().values()]
     markup = [mathml.mathml(text, display=True) for text in [*latex, *symbols]]
     pages = (ROOT / "book" / "_build").glob("*/html/*.html")
     markup += [math for page in pages for math in re.findall("<math.*?</math>", page.read_text())]
@@ -284,7 +284,7 @@ def test_page(book):
     assert 'href="#equation-eq-fetch-time">(1)</a>' in page
     assert 'tabindex="0"' in page
     assert "<summary>Arguments</summary>" in page
-    assert page.count("<code") > len(formulas.equations()["fetch_time"].parameters)
+    assert page.count("<code") > len(formula.equations()["fetch_time"].parameters)
     assert "One reader;" in page
     assert not re.search(r"src=.https?:", page)
 
@@ -328,13 +328,13 @@ def test_the_bibliography_is_labelled_as_the_text_cites(book):
 
 def test_notes_of_a_formula():
     assert formula.notes("Raises InputError if `servers` is below 1.") == ""
-    for equation in formulas.equations().values():
+    for equation in formula.equations().values():
         assert "Raises" not in formula.notes(equation.conditions)
         assert "`" not in "".join(node.astext() for node in formula.prose(equation.conditions))
 
 
 def test_identifiers_of_sources_are_links():
-    sources = [equation.source for equation in formulas.equations().values()]
+    sources = [equation.source for equation in formula.equations().values()]
     links = [
         node["refuri"]
         for source in sources

@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import statements
-
-from kvpaper.formulas import equations
+from formula import equations
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "book").glob("*.md")}

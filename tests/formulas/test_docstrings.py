@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from formula import equations
 from math_core import LatexToMathML
 
-from kvpaper import formulas, units
+from kvpaper import units
 
-EQUATIONS = formulas.equations()
+EQUATIONS = equations()
 with (Path(__file__).resolve().parents[2] / "data" / "nomenclature.csv").open() as _file:
     _ROWS = list(csv.DictReader(_file))
 NAMES = {row["name"]: row for row in _ROWS}
@@ -66,11 +67,10 @@ def stands_in(symbol, latex):
 
 @pytest.mark.parametrize(
     "module",
-    ["kvpaper.units", "kvpaper.formulas", "kvpaper.formulas._domain"]
-    + [f"kvpaper.formulas.{name}" for name in formulas.MODULES],
+    sorted({"units", "formulas._domain"} | {f"formulas.{e.module}" for e in EQUATIONS.values()}),
 )
 def test_examples_run(module):
-    failed, attempted = doctest.testmod(importlib.import_module(module))
+    failed, attempted = doctest.testmod(importlib.import_module(f"kvpaper.{module}"))
     assert attempted > 0
     assert failed == 0
 
