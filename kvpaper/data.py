@@ -45,8 +45,15 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def table(path: str) -> list[dict[str, str]]:
-    """Rows of the CSV file ``data/<path>``, as text."""
+def write_text(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all, and its folder where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def table(path: Path | str) -> list[dict[str, str]]:
+    """Rows of a CSV file, as text; a relative path is one below ``data``."""
     with (FOLDER / path).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 

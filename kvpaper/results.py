@@ -89,9 +89,7 @@ def by_tier(rows: Iterable[Row], quantity: str, **at: Any) -> dict[str, float]:
 def write_answer(text: str, scenario: str, stem: str) -> Path:
     """Write a chapter's answer to ``data/results/<scenario>/<stem>.txt`` for other pages."""
     path = folder(scenario) / f"{stem}.txt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with data.replacing(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+    data.write_text(path, text + "\n")
     return path
 
 

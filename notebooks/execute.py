@@ -1,6 +1,6 @@
 """Run one notebook for one scenario, or note what every notebook reads.
 
-    python notebooks/execute.py SCENARIO STEM [-p NAME=VALUE ...]
+    python notebooks/execute.py SCENARIO STEM
     python notebooks/execute.py --inputs SCENARIO
     python notebooks/execute.py --check-stripped
     python notebooks/execute.py --keep-outputs
@@ -97,58 +97,23 @@ def write_inputs(name: str) -> None:
         expected = f"a path or one of {', '.join(fetch.TRACES)}"
         raise InputError(scenario.where("workload.trace"), repr(trace), expected)
     folder = ROOT / "build" / name / "inputs"
-    folder.mkdir(parents=True, exist_ok=True)
     for path in notebooks():
         text = json.dumps(inputs(scenario, reads(path)), indent=1, sort_keys=True)
         target = folder / f"{path.stem}.json"
         if not target.exists() or target.read_text(encoding="utf-8") != text:
-            write(target, text)
+            data.write_text(target, text)
     # Files that only this scenario names, for make.
     named = [path for path in (scenario.model.source, trace) if path and Path(path).is_file()]
     rule = (
         f"build/{name}/inputs.done: {' '.join(path.replace(' ', chr(92) + ' ') for path in named)}"
     )
-    write(folder.parent / "inputs.d", rule + "\n" if named else "")
+    data.write_text(folder.parent / "inputs.d", rule + "\n" if named else "")
 
 
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with data.replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def checked(path: Path, given: list[str]) -> dict[str, object]:
-    """``NAME=VALUE`` texts as parameters; each must exist and have the type of its default."""
-    known, values = parameters(path), {}
-    for text in given:
-        name, _, raw = text.partition("=")
-        if name not in known:
-            raise InputError(
-                f"{path.name}: {name}", "an unknown parameter", f"one of {', '.join(known)}"
-            )
-        if isinstance(known[name], str):
-            values[name] = raw
-            continue
-        try:
-            values[name] = ast.literal_eval(raw)
-        except (ValueError, SyntaxError):
-            values[name] = raw
-        expected = type(known[name])
-        accepted = (int, float) if expected is float else expected
-        if not isinstance(values[name], accepted) or isinstance(values[name], bool) != (
-            expected is bool
-        ):
-            raise InputError(
-                f"{path.name}: {name}", repr(raw), f"a value of type {expected.__name__}"
-            )
-    return values
-
-
-def run(name: str, stem: str, given: list[str]) -> int:
+def run(name: str, stem: str) -> int:
     path = FOLDER / f"{stem}.ipynb"
     if not path.is_file():
         raise InputError("notebook", repr(stem), f"one of {', '.join(p.stem for p in notebooks())}")
-    values = checked(path, [f"scenario={name}", *given])
 
     # jsonschema would load a grammar of international addresses, a second for each notebook.
     sys.modules.setdefault("rfc3987_syntax", None)
@@ -165,7 +130,7 @@ def run(name: str, stem: str, given: list[str]) -> int:
         papermill.execute_notebook(
             path,
             work,
-            values,
+            {"scenario": name},
             progress_bar=False,
             cwd=FOLDER,
             extra_arguments=["--log-level=CRITICAL"],  # of the kernel, which warns of its socket
@@ -184,7 +149,7 @@ def run(name: str, stem: str, given: list[str]) -> int:
         return 130
     finally:
         work.unlink(missing_ok=True)
-    write(done, nbformat.writes(executed) + "\n")
+    data.write_text(done, nbformat.writes(executed) + "\n")
     print(f"{stem}: {time.monotonic() - start:.1f} s", flush=True)
     return 0
 
@@ -221,10 +186,10 @@ def keep_outputs() -> int:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         if not any(map(is_checked, notebook["cells"])):
             continue
-        code = run(str(parameters(path)["scenario"]), path.stem, [])
-        if code:
+        name = str(parameters(path)["scenario"])
+        if code := run(name, path.stem):
             return code
-        executed = ROOT / "build" / str(parameters(path)["scenario"]) / "notebooks" / path.name
+        executed = ROOT / "build" / name / "notebooks" / path.name
         # papermill adds a cell of injected parameters; outputs are matched by source.
         outputs = {"".join(cell["source"]): cell.get("outputs") for cell in source_cells(executed)}
         for cell in filter(is_checked, notebook["cells"]):
@@ -232,7 +197,7 @@ def keep_outputs() -> int:
             cell["execution_count"] = 1  # nbval wants a cell with outputs to have run
             for output in cell["outputs"]:
                 output["execution_count"] = 1
-        write(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+        data.write_text(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
     return 0
 
 
@@ -243,7 +208,6 @@ def main() -> int:
     parser.add_argument("--keep-outputs", action="store_true")
     parser.add_argument("scenario", nargs="?")
     parser.add_argument("stem", nargs="?")
-    parser.add_argument("-p", "--parameter", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
     try:
         if arguments.check_stripped:
@@ -255,7 +219,7 @@ def main() -> int:
             return 0
         if not arguments.stem:
             parser.error("a scenario and a notebook are needed")
-        return run(arguments.scenario, arguments.stem, arguments.parameter)
+        return run(arguments.scenario, arguments.stem)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

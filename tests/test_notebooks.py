@@ -1,7 +1,6 @@
-"""The runner: parameters are checked before a kernel starts, inputs are told exactly."""
+"""The runner: what a notebook depends on is told exactly."""
 
 import importlib.util
-import json
 import shutil
 from pathlib import Path
 
@@ -29,31 +28,6 @@ def test_what_a_notebook_declares_exists(path):
     loaded = scenario.load("paper")
     for key in execute.reads(path):
         assert execute.inputs(loaded, (key,)), key
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ("scenaro=paper", "scenaro: found an unknown parameter, expected one of scenario, count"),
-        ("count=many", "count: found 'many', expected a value of type int"),
-        ("count=1.5", "expected a value of type int"),
-        ("share=yes", "expected a value of type float"),
-        ("split=1", "expected a value of type bool"),
-    ],
-)
-def test_unknown_and_mistyped_parameters_are_refused(tmp_path, given, told):
-    path = tmp_path / "10_try.ipynb"
-    source = "scenario = 'quick'\ncount = 3\nshare = 0.5\nsplit = True"
-    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source}
-    path.write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
-    with pytest.raises(InputError) as error:
-        execute.checked(path, [given])
-    assert told in str(error.value)
-    assert execute.checked(path, ["count=4", "share=1", "split=False"]) == {
-        "count": 4,
-        "share": 1,
-        "split": False,
-    }
 
 
 @pytest.mark.parametrize(
