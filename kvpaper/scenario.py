@@ -6,6 +6,7 @@ A leaf of the YAML file is a number with its unit, ``64 GB/s``, or, where its so
 """
 
 import datetime
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -32,6 +34,8 @@ _DATE = re.compile(r"(19|20)\d\d(-(Q[1-4]|(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01])
 _LEAF_KEYS = {"value", "low", "high", "source", "as_of"}
 _MAX_FILE_BYTES = 1_000_000
 _MAX_NODES = 20_000
+# Whether a value will do, and what is expected of it.
+Condition = tuple[Callable[[float], bool], str]
 
 
 def _refusal(found: str, expected: str, key: str = "") -> PydanticCustomError:
@@ -57,7 +61,15 @@ def _leaf_schema(example: str | list[str], plain: dict[str, Any] | None = None) 
     return WithJsonSchema({"anyOf": [short, long_form]})
 
 
-def _quantity(unit: str, example: str, least: float = 0.0, most: float = 1e30) -> Any:
+def _beside(name: str, info: ValidationInfo) -> str:
+    """The path of what lies beside the scenario's file, else the name as it is."""
+    path = info.context / name
+    return str(path) if os.path.exists(path) else name
+
+
+def _quantity(
+    unit: str, example: str, least: float = 0.0, most: float = 1e30, must: Condition | None = None
+) -> Any:
     """Type of a leaf: a float in base units, of the dimension of ``unit``, in [least, most]."""
     expected = f"{'a value with its unit' if unit else 'a number'} such as {example!r}"
 
@@ -70,42 +82,32 @@ def _quantity(unit: str, example: str, least: float = 0.0, most: float = 1e30) -
             raise _refusal(f"{raw!r} ({error})", expected) from None
         if not least <= value <= most:
             raise _refusal(repr(raw), f"{expected}, from {least:g} to {most:g} in base units")
+        if must and not must[0](value):
+            raise _refusal(f"{value:g}", must[1])
         return value
 
     plain = None if unit else {"type": ["string", "number"]}
     return Annotated[float, BeforeValidator(read), _leaf_schema(example, plain)]
 
 
-def _must(hold: Callable[[float], bool], expected: str) -> AfterValidator:
-    def check(value: float) -> float:
-        if not hold(value):
-            raise _refusal(f"{value:g}", expected)
-        return value
-
-    return AfterValidator(check)
-
-
-_POSITIVE = _must(lambda value: value > 0, "a value above zero")
-_WHOLE = _must(
-    lambda value: value == int(value) and value >= 1, "a whole number of tokens above zero"
-)
-_INSIDE = _must(
-    lambda value: 0 < value < 1, "a number between 0 and 1, both excluded, such as '0.6'"
-)
-Bytes = Annotated[_quantity("B", "1 TiB"), _POSITIVE]
-Rate = Annotated[_quantity("B/s", "64 GB/s"), _POSITIVE]
-FlopRate = Annotated[_quantity("FLOP/s", "580 TFLOP/s"), _POSITIVE]
+_POSITIVE = (lambda value: value > 0, "a value above zero")
+_WHOLE = (lambda value: value == int(value) and value >= 1, "a whole number of tokens above zero")
+_INSIDE = (lambda value: 0 < value < 1, "a number between 0 and 1, both excluded, such as '0.6'")
+Bytes = _quantity("B", "1 TiB", must=_POSITIVE)
+Rate = _quantity("B/s", "64 GB/s", must=_POSITIVE)
+FlopRate = _quantity("FLOP/s", "580 TFLOP/s", must=_POSITIVE)
 Seconds = _quantity("s", "300 ms")
-Duration = Annotated[_quantity("s", "300 ms"), _POSITIVE]
-Tokens = Annotated[_quantity("token", "8000 tokens", most=1e12), _WHOLE]
+Duration = _quantity("s", "300 ms", must=_POSITIVE)
+Tokens = _quantity("token", "8000 tokens", most=1e12, must=_WHOLE)
 PerSecond = _quantity("1/s", "2 /s")
 Power = _quantity("W", "600 W")
 PowerPerByte = _quantity("W/B", "0.08 W/GB")
 Fraction = _quantity("", "0.6", most=1.0)
 Params = _quantity("", "8.0e9", least=1.0, most=1e15)
 Percentile = _quantity("", "90", least=1.0, most=99.99)
-TailExponent = Annotated[_quantity("", "0.6", least=-1e9), _INSIDE]
+TailExponent = _quantity("", "0.6", least=-1e9, must=_INSIDE)
 Text = Annotated[str, _leaf_schema("H200-NVL", {"type": "string"})]
+Beside = AfterValidator(_beside)
 Count = Annotated[int, Field(ge=1), _leaf_schema("1", {"type": "integer", "minimum": 1})]
 Flag = Annotated[bool, _leaf_schema("true", {"type": "boolean"})]
 
@@ -228,7 +230,7 @@ class Workload(_Part):
     prompt_tokens: Tokens = Field(alias="prompt")
     new_tokens: Tokens = Field(256.0, alias="new")
     output_tokens: Tokens = Field(alias="output")
-    trace: Text | None = None
+    trace: Annotated[Text, Beside] | None = None
     tail_exponent: TailExponent = Field(alias="beta")
     ceiling: Fraction = 1.0
     working_set_bytes: Bytes | None = Field(None, alias="working_set")
@@ -262,7 +264,7 @@ class Fleet(_Part):
     prefill: Instances = Instances()
     decode: Instances | None = None
     chunk_tokens: Tokens | None = Field(None, alias="chunk")
-    rate: Annotated[_quantity("", "1.0"), _POSITIVE] = 1.0
+    rate: _quantity("", "1.0", must=_POSITIVE) = 1.0
     router: Router = "prefix"
     decode_router: _choice("least loaded", "round robin", "random") = "least loaded"
     fetch: _choice("better", "always", "two-ended") = "better"
@@ -292,7 +294,7 @@ class Sweep(_Part):
     dram_bytes: _several(_quantity("B", "1 TiB"), "0 GB", "1 TiB") = Field(None, alias="dram")
     nvme_bytes: _several(_quantity("B", "30 TB"), "0 GB", "30 TB") = Field(None, alias="nvme")
     routers: _several(Router, "prefix", "session") = None
-    models: _several(Annotated[str, Field(min_length=1)], "gpt-oss-120b") = None
+    models: _several(Annotated[str, Field(min_length=1), Beside], "gpt-oss-120b") = None
 
 
 class Slo(_Part):
@@ -339,7 +341,7 @@ class Prices(_Part):
 class _File(_Part):
     """The whole file, as it is validated and as its JSON Schema is generated."""
 
-    model: Text
+    model: Annotated[Text, Beside]
     hardware: Hardware
     serving: Serving
     workload: Workload
@@ -351,12 +353,11 @@ class _File(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What stands in the file at one key: its text, its source, its date and its line."""
+    """What stands in the file at one key: its text, its source and its date."""
 
     text: str
-    source: str | None
-    as_of: str | None
-    line: int
+    source: str | None = None
+    as_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +442,7 @@ class _Tree:
         if isinstance(node, yaml.ScalarNode):
             value = _scalar(node)
             if value is not None:
-                self.leaves.setdefault(key, Leaf(node.value, None, None, line))
+                self.leaves.setdefault(key, Leaf(node.value))
             return value
         if isinstance(node, yaml.SequenceNode):
             return self._long_leaf({"value": node}, key, line, end)
@@ -484,12 +485,12 @@ class _Tree:
         if isinstance(children["value"], yaml.SequenceNode):
             values = children["value"].value
             text = ", ".join(one.value for one in values)
-            self.leaves[key] = Leaf(text, source, as_of, line)
+            self.leaves[key] = Leaf(text, source, as_of)
             return [_scalar(one) for one in values]
         ends = [children[name].value for name in ("low", "value", "high") if name in children]
         if [*map(_number, ends)] != sorted(map(_number, ends)):
             raise InputError(where, f"a band of {', '.join(ends)}", "low, value and high in order")
-        self.leaves[key] = Leaf(children["value"].value, source, as_of, line)
+        self.leaves[key] = Leaf(children["value"].value, source, as_of)
         return _scalar(children.get(end, children["value"]))
 
 
@@ -550,7 +551,7 @@ def _check_dates(tree: _Tree) -> None:
             continue
         for name, found in (("source", leaf.source), ("as_of", leaf.as_of)):
             if not found:
-                where = f"{tree.file}:{leaf.line} {key}"
+                where = _place(tree.file, tree.lines, key)
                 expected = "{value: ..., source: ..., as_of: 2026-05}"
                 raise InputError(where, f"a price without {name!r}", expected)
 
@@ -576,26 +577,25 @@ def load(name_or_path: str) -> Scenario:
     parts = {}
     for end, raw in tree.ends.items():
         try:
-            parts[end] = _File.model_validate(raw)
+            parts[end] = _File.model_validate(raw, context=file.parent)
         except PydanticError as error:
             raise _input_error(error, tree) from None
     _check_dates(tree)
-    middle = parts["value"]
+    middle = dict(parts["value"])
+    try:
+        model = models.load(middle.pop("model"))
+    except InputError as error:
+        where = f"{_place(tree.file, tree.lines, 'model')} ({error.where})"
+        raise InputError(where, error.found, error.expected) from None
     return Scenario(
         name=file.stem,
         file=str(tree.file),
-        model=_model(tree, middle.model, file.parent),
-        hardware=middle.hardware,
-        serving=middle.serving,
-        workload=_with_trace(middle.workload, file.parent),
-        slo=middle.slo,
-        prices=middle.prices,
-        fleet=middle.fleet,
-        sweep=_with_models(middle.sweep, file.parent),
+        model=model,
         low=parts["low"].prices,
         high=parts["high"].prices,
         leaves=tree.leaves,
         lines=tree.lines,
+        **middle,
     )
 
 
@@ -605,32 +605,6 @@ def _shown(file: Path) -> Path:
         return file.resolve().relative_to(Path.cwd())
     except ValueError:
         return file
-
-
-def _beside(name: str, folder: Path) -> str:
-    path = folder / name
-    return str(path) if path.exists() else name
-
-
-def _with_trace(workload: Workload, folder: Path) -> Workload:
-    if workload.trace is None:
-        return workload
-    return workload.model_copy(update={"trace": _beside(workload.trace, folder)})
-
-
-def _with_models(sweep: Sweep, folder: Path) -> Sweep:
-    if sweep.models is None:
-        return sweep
-    models = tuple(_beside(name, folder) for name in sweep.models)
-    return sweep.model_copy(update={"models": models})
-
-
-def _model(tree: _Tree, name: str, folder: Path) -> models.Model:
-    try:
-        return models.load(_beside(name, folder))
-    except InputError as error:
-        where = f"{tree.file}:{tree.lines['model']} model ({error.where})"
-        raise InputError(where, error.found, error.expected) from None
 
 
 def schema() -> dict[str, Any]:
