@@ -6,7 +6,6 @@ that looks as if it shaped the cache and is not understood is refused by name, s
 is worse than none.
 """
 
-import copy
 import fnmatch
 import functools
 import json
@@ -121,12 +120,10 @@ def from_config(config: dict[str, Any], name: str, where: str) -> Model:
         v_head_dim=v_head_dim,
         kv_lora_rank=settings.count("kv_lora_rank", 0, least=0) or None,
         qk_rope_head_dim=settings.count("qk_rope_head_dim", 0, least=0),
-        max_context_tokens=settings.fact("max_context_tokens"),
-        experts=settings.fact("experts"),
-        experts_per_token=settings.fact("experts_per_token"),
         kv_dtype=quantized_kv(config) or quantized_kv(part),
         source=where,
         warnings=tuple(settings.warnings),
+        **{name: settings.fact(keys) for name, keys in settings.table["facts"].items()},
     )
 
 
@@ -198,11 +195,6 @@ def _language_part(config: Any, where: str) -> tuple[dict[str, Any], str | None,
         config, path = config[nested[0]], f"{path}{nested[0]}."
 
 
-def _off(value: Any) -> bool:
-    """Whether a setting's value switches nothing on."""
-    return value is None or value is False or value == 0 or value in ("", [], {})
-
-
 def _brief(value: Any) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -213,7 +205,7 @@ def _entry(model_type: str | None) -> dict[str, Any] | None:
     types = _table()["types"]
     if model_type not in types:
         return {"shape": [None] * 4} if model_type in _table()["multi_head"] else None
-    own = copy.deepcopy(types[model_type])
+    own = types[model_type]
     base = _entry(own.get("like") or own.get("text")) or {}
     return {**base, **own, "set": {**base.get("set", {}), **own.get("set", {})}}
 
@@ -241,7 +233,7 @@ class _Settings:
         # A model with code of its own may read what its namesake in the library ignores.
         self.of_library = bool(self.entry.get("shape", [None])[0]) and "auto_map" not in part
         for key, shown_by in self.table["class_settings"].items() if self.of_library else ():
-            if not {key, shown_by} & self.defaults.keys() and not _off(self.file.get(key)):
+            if not {key, shown_by} & self.defaults.keys() and self.file.get(key):
                 self.warnings.append(f"{key} is ignored: {model_type} does not read it")
                 del self.file[key]
         self.by_layer: dict[int | None, dict[str, Any]] = {}
@@ -371,9 +363,9 @@ class _Settings:
             self.refuse(name, f"a whole number from {least} to {_LARGEST_COUNT}")
         return None if number is None else int(number)
 
-    def fact(self, name: str) -> int | None:
+    def fact(self, keys: list[str]) -> int | None:
         """A whole number that the cache does not depend on; None rather than a refusal."""
-        stated = (self.stated(key) for key in self.table["facts"][name])
+        stated = map(self.stated, keys)
         return next((value for value in stated if type(value) is int and value > 0), None)
 
     def refuse_unread(self) -> None:
@@ -391,7 +383,7 @@ class _Settings:
         telling = re.compile("|".join(telling))
         overrides = {key: value for one in self.by_layer.values() for key, value in one.items()}
         for key, value in (self.file | overrides).items():
-            if key in read or _off(value) or value in table["settled"].get(key, ()):
+            if key in read or not value or value in table["settled"].get(key, ()):
                 continue
             if any(fnmatch.fnmatchcase(key, pattern) for pattern in inert):
                 continue
