@@ -5,7 +5,7 @@ has ``quantity`` (its unit is the suffix), ``kind``, ``value`` and its coordinat
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -235,28 +235,26 @@ def crossovers(scenario: Scenario) -> Rows:
     most_tokens = 2**20 if table is None else min(2**20, table.new_tokens[-1])
     rows = []
     for tier, part in scenario.hardware.tiers.items():
-
-        def lead(tokens: float, part: Tier = part) -> float:
-            fetched = _fetch_time(part, kept_bytes(scenario, tokens))
-            return prefill_time(scenario, tokens, 0) - fetched
-
-        rows += _rows({"tier": tier}, crossover_tokens=_first_positive(lead, most_tokens))
+        rows += _rows({"tier": tier}, crossover_tokens=_crossover(scenario, part, most_tokens))
     return rows
 
 
-def _first_positive(function: Callable[[float], float], most: float) -> float:
-    """Smallest whole number in [1, most] from which ``function`` stays above zero; nan if none."""
-    grid = np.unique(np.rint(np.geomspace(1, most, 200)))
-    above = [function(point) > 0 for point in grid]
-    if not above[-1]:
+def _crossover(scenario: Scenario, part: Tier, most_tokens: float) -> float:
+    """Smallest whole number of tokens up to the most from which fetching stays faster."""
+
+    def fetching_wins(tokens: float) -> bool:
+        fetched = _fetch_time(part, kept_bytes(scenario, tokens))
+        return fetched < prefill_time(scenario, tokens, 0)
+
+    grid = np.unique(np.rint(np.geomspace(1, most_tokens, 200)))
+    wins = [fetching_wins(tokens) for tokens in grid]
+    if not wins[-1]:
         return math.nan
-    last_below = max((index for index, value in enumerate(above) if not value), default=-1)
-    if last_below < 0:
-        return float(grid[0])
-    low, high = grid[last_below], grid[last_below + 1]
+    last_lost = max((place for place, won in enumerate(wins) if not won), default=-1)
+    low, high = grid[last_lost] if last_lost >= 0 else 0, grid[last_lost + 1]
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if function(middle) > 0 else (middle, high)
+        low, high = (low, middle) if fetching_wins(middle) else (middle, high)
     return float(high)
 
 
@@ -479,14 +477,12 @@ def _use(scenario: Scenario, tier: str) -> tuple[str, float]:
     On the critical path a hit has its full value. Off it, that of a prefetch that comes in time;
     without a lead time none.
     """
-    part, (prefix, new) = scenario.hardware.tiers[tier], _prompt(scenario)
-    verdicts = results.by_tier(
-        _slacks_at(scenario, prefix, new), "on_critical_path", pool="disaggregated"
-    )
+    verdicts = results.by_tier(slacks(scenario), "on_critical_path", pool="disaggregated")
     fits = bool(verdicts[tier])
     in_time = 0.0
     if scenario.workload.lead_time_s:
-        fetched = _fetch_time(part, kept_bytes(scenario, prefix))
+        held = kept_bytes(scenario, _prompt(scenario)[0])
+        fetched = _fetch_time(scenario.hardware.tiers[tier], held)
         in_time = float(slack.prefetch_probability(fetched, scenario.workload.lead_time_s))
     share = float(capacity.tier_value(1.0, fits, in_time))
     return ("critical path" if fits else "prefetch"), share
@@ -526,17 +522,8 @@ def _ratio(scenario: Scenario, value: float, rent: float, beta: float) -> float:
     tokens_per_s = workload.requests_per_s * workload.prompt_tokens
     if value * tokens_per_s * workload.ceiling == 0:
         return 0.0
-    if rent == 0:
-        return math.inf
     at_reference = (workload.ceiling, beta, workload.working_set_bytes)
     return float(capacity.marginal_ratio(tokens_per_s, value, *at_reference, rent))
-
-
-def _best_bytes(scenario: Scenario, ratio: float, beta: float) -> float:
-    """Break-even capacity, without the bound of the working set [B]."""
-    if not 0 < ratio < math.inf:
-        return ratio if ratio == 0 else math.inf
-    return float(capacity.break_even_capacity(ratio, beta) * scenario.workload.working_set_bytes)
 
 
 def _bands(scenario: Scenario) -> dict[str, tuple[Prices, Prices]]:
@@ -568,12 +555,12 @@ def capacities(scenario: Scenario, tail_exponents: Sequence[float] | None = None
             for band, (_, byte_prices) in ends.items():
                 rent = rent_of(scenario, byte_prices, tier)
                 ratio = _ratio(scenario, share * values[band], rent, beta)
-                best = _best_bytes(scenario, ratio, beta)
+                share_of_set = capacity.break_even_capacity(ratio, beta)
                 rows += _rows(
                     {"tier": tier, "use": use, "beta": beta, "band": band},
                     marginal_ratio=ratio,
-                    break_even_bytes=best,
-                    worth_buying_bytes=min(best, workload.working_set_bytes),
+                    break_even_bytes=share_of_set * workload.working_set_bytes,
+                    worth_buying_bytes=min(share_of_set, 1.0) * workload.working_set_bytes,
                 )
     return rows
 

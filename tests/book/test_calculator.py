@@ -113,6 +113,9 @@ def module(tmp_path, text):
     return loaded
 
 
+MISFIT = "a call that does not fit ({})"
+
+
 @pytest.mark.parametrize(
     ("body", "found"),
     [
@@ -130,25 +133,28 @@ def module(tmp_path, text):
         ("    return unknown + x", "the name unknown"),
         ("    return THINGS", "THINGS, a object"),
         ("    return x ^ 1", "an operator BitXor"),
+        ("    return +x", "an operator UAdd"),
         ("    return x @ x", "an operator MatMult"),
-        ("    return x[::2]", "a slice with a step"),
+        ("    return x[1:]", "an expression of kind Slice"),
+        ("    x[0] = 1", "a target of kind Subscript"),
         ("    a = b = x", "a chain of assignments"),
         ("    x.size += 1", "a change in place"),
         ("    x.size = 1", "a target of kind Attribute"),
         ("    first, *rest = x", "a target of kind Starred"),
-        ("    return other(1, 2, 3)", "3 arguments"),
-        ("    return other(c=1)", "the argument c"),
-        ("    return other(1, a=1)", "the argument a"),
-        ("    return other()", "no argument a"),
-        ("    return other(**x)", "the argument **x"),
+        ("    return other(1, 2, 3)", MISFIT.format("too many positional arguments")),
+        ("    return other(1, c=1)", MISFIT.format("got an unexpected keyword argument 'c'")),
+        ("    return other(1, a=1)", MISFIT.format("multiple values for argument 'a'")),
+        ("    return other()", MISFIT.format("missing a required argument: 'a'")),
+        ("    return other(1, **x)", "the argument **x"),
         ("    return x(a=1)", "an argument by keyword"),
         ("    with open(x):\n        pass", "a with statement"),
         ("    try:\n        pass\n    except KeyError:\n        pass", "an except of another kind"),
         ("    try:\n        pass\n    finally:\n        pass", "an else or a finally"),
         ("    for y in x:\n        pass\n    else:\n        pass", "an else of a loop"),
-        ("    return isinstance(x, int)", "isinstance"),
+        ("    raise", "a raise of nothing new"),
+        ("    def g(y=1):\n        return y", "a nested function with a decorator or a default"),
         ("    return f'{x:{x}}'", "a format that is computed"),
-        ("    return lambda y=1: y", "a lambda with defaults or keywords"),
+        ("    return lambda y: y", "an expression of kind Lambda"),
         ("    return 1j", "a complex"),
         ("    return (y := x)", "an expression of kind NamedExpr"),
     ],
@@ -207,19 +213,14 @@ def keywords():
 
 
 def late_binding():
-    calls = [lambda x: x + place for place in range(3)]
     made = []
     for place in range(3):
 
-        def frozen(x, place=place):
-            return x * 10 + place
+        def late(x):
+            return x + place
 
-        made.append(frozen)
-
-    def late(x):
-        return x + place
-
-    return [call(1) for call in calls], [call(1) for call in made], late(1), made[0](1, 7)
+        made.append(late)
+    return [call(1) for call in made], late(1), made[0](7)
 
 
 def scopes():
@@ -245,8 +246,8 @@ def operands():
 
 def arithmetic():
     return [
-        7 // 2, -7 // 2, -7 % 3, 7.5 % 2, 2**10, 2**-1, 1 - 0.9, -(3), True + True, "ab" * 2,
-        [1] + [2, 3], (1,) + (2,), "a" + "b", 0.0**0.5, abs(-3), int(-2.7), float("2.5"),
+        7 // 2, -7 // 2, 2**10, 2**-1, 1 - 0.9, -(3), True + True, "ab" * 2,
+        [1] + [2, 3], (1,) + (2,), "a" + "b", 0.0**0.5, int(-2.7), float("2.5"),
         1e300 * 1e10,
     ]
 
@@ -254,13 +255,12 @@ def arithmetic():
 def containers():
     values = [3, 1, 2]
     values.append(4)
-    values[0] = 5
-    first, (second, third) = values[0], values[1:3]
+    first, (second, third) = values[0], (values[1], values[2])
     return [
-        values, values[-1], values[1:], values[:-1], first, second, third, "abcd"[1:3], "abc"[-1],
+        values, values[-1], first, second, third, "abc"[-1],
         [*values, *"xy"], {**LIMITS, "low": 2}, list(LIMITS), dict(zip("ab", (1, 2), strict=True)),
         LIMITS.get("none"), LIMITS.get("none", 3), list(LIMITS.items()), list(LIMITS.values()),
-        list(enumerate("ab")), sum(v for v in values), sum([]), len(LIMITS), tuple(range(2, 5)),
+        list(enumerate("ab")), len(LIMITS), list(range(2, 5)),
     ]
 
 
@@ -269,8 +269,8 @@ def choices():
     return [
         min(3, 1, 2), max([1, 5, 5.0]), max(times, key=times.get), min(times, key=times.get),
         max((), default=-1), max((x for x in (1, 2) if x > 5), default=0),
-        any(x > 2 for x in (1, 3)),
-        all(()), min(2, math.nan), min(math.nan, 2), list(map(abs, (-1, 2))),
+        all(x > 2 for x in (1, 3)),
+        all(()), min(2, math.nan), min(math.nan, 2), list(map(float, (-1, 2))),
     ]
 
 
@@ -278,8 +278,6 @@ def loops():
     low, high, seen = 0, 10, []
     while high - low > 1:
         middle = (low + high) // 2
-        if middle == 7:
-            break
         low, high = (middle, high) if middle < 7 else (low, middle)
         seen.append((low, high))
     for x in LIMITS:
@@ -299,7 +297,7 @@ def texts():
         f"{name!r}",
         f"{math.inf:g} {-math.inf:.1f} {math.nan:g} {None} {True} {0:g} {-0.5:g} {999999.5:g}",
         f"{2:.0f} {1e21:g} {123456:,.1f} {-1234:,.0f} {1e16:.3g}", "a.b.c".rpartition(".")[2],
-        "a.b.c".partition("."), "abc".rpartition("."), ", ".join(["a", "b"]), "ab".startswith("a"),
+        "abc".rpartition("."), ", ".join(["a", "b"]),
     ]
 
 
@@ -316,29 +314,20 @@ def refuses(x):
     return x
 
 
-def caught(x):
-    try:
-        return refuses(x)
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        return "other"
-
-
 def arrays():
     x, grid = np.array([0.5, 1.5, 2.5, -1.5]), np.array([[1, 2, 3], [4, 5, 6]])
-    holds = (x > 0) & ~(x >= 2)
+    holds, axis = (x > 0) & ~(x >= 2), np.array([0.5, 1.5, 2.5])
     return [
         x + 1, 2 * x, x[holds], np.where(holds, x, np.nan), np.rint(x), np.unique(np.rint(x)),
-        grid[1, 2], grid[-1], grid[0][1], grid + x[:3], grid[..., None] * np.array([1, 10]),
-        np.sum(grid, axis=-1), np.mean(grid, axis=-1), np.sum(grid), grid.max(), grid.size,
-        list(grid.shape), np.searchsorted(x[:3], [0.5, 0.6, 9]), np.linspace(0, 1, 5),
+        grid[1, 2], grid[-1], grid[0][1], grid + axis, grid[..., None] * np.array([1, 10]),
+        np.sum(grid, axis=-1), np.sum(grid), grid.max(), grid.size,
+        list(grid.shape), np.searchsorted(axis, [0.5, 0.6, 9]),
         np.searchsorted(np.array([1, 2, 2, 3]), 2, side="right"), np.geomspace(1, 1000, 4),
-        np.clip(x, 0, [1, 2, 2, 3]), np.maximum(x, np.nan), np.minimum([1, 2], 1.5), np.isnan(x),
-        np.isfinite(np.array([1, np.inf])), np.all(x > -2), np.any(x > 9),
+        np.clip(x, 0, [1, 2, 2, 3]), np.maximum(x, np.nan), np.minimum([1, 2], 1.5),
+        np.all(x > -2), np.all(x > 2),
         np.asarray(3.0)[()], np.broadcast_arrays(x, 1)[1], [v for v in grid],
         np.asarray(3.0)[..., None], np.array([1, None], float),
-        np.power(1, np.nan), np.power(0.0, 0), np.ceil(-0.5), np.exp(1), np.log(0.5), x == 1.5,
+        np.power(1, np.nan), np.power(0.0, 0), np.ceil(-0.5), np.exp(1), x == 1.5,
         len(grid), float(np.sum(x)), np.asarray(2).size, np.asarray(2).max(),
     ]
 """
@@ -349,7 +338,7 @@ def test_translated_python_means_what_python_means(tab, tmp_path):
     probe = module(tmp_path, SEMANTICS)
     plain = [function for name, function in vars(probe).items() if inspect.isfunction(function)]
     calls = [(function, ()) for function in plain if not inspect.signature(function).parameters]
-    calls += [(probe.caught, (x,)) for x in (-1.5, 0, 2)]
+    calls += [(probe.refuses, (x,)) for x in (-1.5, 0, 2)]
     translation = translate.Translation({})
     named = [f"{translation.add(function)}({', '.join(map(str, x))})" for function, x in calls]
     script = (FOLDER / "runtime.js").read_text("utf-8") + translation.text()

@@ -107,7 +107,6 @@ const $ = (() => {
     typeof a === "string" && isScalar(b) ? a.repeat(b) : fail("a product", a, b);
   const ordered = (f) => operator(f, (a, b) => (areTexts(a, b) ? f(a, b) : fail("an order", a, b)));
   const power = (a, b) => (a === 1 || b === 0 ? 1 : Math.pow(a, b));
-  const modulo = (a, b) => a - Math.floor(a / b) * b;
   const logical = (f) => operator((a, b) =>
     (typeof a === "boolean" && typeof b === "boolean" ? f(a, b) : fail("bits", a, b)));
 
@@ -187,22 +186,17 @@ const $ = (() => {
 
   const METHODS = {
     items: (x) => Object.entries(x),
-    keys: (x) => Object.keys(x),
     values: (x) => Object.values(x),
     get: (x, key, otherwise = null) => (Object.hasOwn(x, key) ? x[key] : otherwise),
     append: (x, value) => (x.push(value), null),
     join: (x, parts) => iter(parts).join(x),
-    startswith: (x, start) => x.startsWith(start),
-    partition: (x, by) => cut(x, by, x.indexOf(by), [x, "", ""]),
-    rpartition: (x, by) => cut(x, by, x.lastIndexOf(by), ["", "", x]),
+    rpartition: (x, by) => {
+      const at = x.lastIndexOf(by);
+      return at < 0 ? ["", "", x] : [x.slice(0, at), by, x.slice(at + by.length)];
+    },
     min: (x) => least(dataOf(x)),
     max: (x) => most(dataOf(x)),
-    sum: (x) => total(dataOf(x)),
-    any: (x) => dataOf(x).some(truth),
-    all: (x) => dataOf(x).every(truth),
   };
-  const cut = (x, by, at, otherwise) =>
-    at < 0 ? otherwise : [x.slice(0, at), by, x.slice(at + by.length)];
   // Of value objects, as functions of the object: a translation adds its own.
   const methods = {};
   const properties = {};
@@ -246,10 +240,7 @@ const $ = (() => {
     int: (x) => Math.trunc(number(x)),
     bool: truth,
     len: (x) => iter(x).length,
-    abs: elementwise(Math.abs),
-    any: (x) => iter(x).some(truth),
     all: (x) => iter(x).every(truth),
-    sum: (x) => total(iter(x)),
     min: extreme((a, b) => lt(a, b)),
     max: extreme((a, b) => gt(a, b)),
     map: (f, ...xs) => builtins.zip(...xs).map((given) => f(...given)),
@@ -266,11 +257,9 @@ const $ = (() => {
       return Array.from({ length: Math.max(0, to - from) }, (_, i) => from + i);
     },
     list: (x) => [...iter(x)],
-    tuple: (x) => [...iter(x)],
     dict: (x) => (isPlain(x) ? { ...x } : Object.fromEntries(iter(x))),
     getattr: attr,
     repr: (x) => format(x, "", "r"),
-    str: (x) => format(x),
   };
 
   // Texts
@@ -324,27 +313,17 @@ const $ = (() => {
     minimum: elementwise((a, b) => Math.min(a, b)),
     maximum: elementwise((a, b) => Math.max(a, b)),
     clip: elementwise((x, low, high) => Math.min(Math.max(x, low), high)),
-    sqrt: elementwise(Math.sqrt),
     exp: elementwise(Math.exp),
-    log: elementwise(Math.log),
-    log1p: elementwise(Math.log1p),
-    expm1: elementwise(Math.expm1),
-    abs: elementwise(Math.abs),
     ceil: elementwise(Math.ceil),
     floor: elementwise(Math.floor),
     rint: elementwise(rint),
     where: elementwise((holds, a, b) => (truth(holds) ? a : b)),
-    isfinite: elementwise((x) => Number.isFinite(x)),
-    isinf: elementwise((x) => x === Infinity || x === -Infinity),
-    isnan: elementwise((x) => Number.isNaN(x)),
     greater: elementwise((a, b) => a > b),
     greater_equal: elementwise((a, b) => a >= b),
     less: elementwise((a, b) => a < b),
     less_equal: elementwise((a, b) => a <= b),
     all: reduced((data) => data.every(truth)),
-    any: reduced((data) => data.some(truth)),
     sum: reduced(total),
-    mean: reduced((data) => total(data) / data.length),
     linspace: (...given) => asarray(linspace(...given)),
     geomspace: (start, stop, count) => {
       const exponents = linspace(Math.log10(start), Math.log10(stop), count);
@@ -358,23 +337,12 @@ const $ = (() => {
         return at < 0 ? dataOf(axis).length : at;
       })(asarray(points)),
   };
-  const math = {
-    isfinite: (x) => Number.isFinite(number(x)),
-    isinf: (x) => np.isinf(number(x)),
-    isnan: (x) => Number.isNaN(number(x)),
-    sqrt: (x) => Math.sqrt(number(x)),
-    exp: (x) => Math.exp(number(x)),
-    log: (x) => Math.log(number(x)),
-    floor: (x) => Math.floor(number(x)),
-    ceil: (x) => Math.ceil(number(x)),
-  };
-
   const add = operator((a, b) => a + b, joined);
   const lt = ordered((a, b) => a < b);
   const gt = ordered((a, b) => a > b);
 
   return {
-    ...{ ValueError, InputError, Nd, ELLIPSIS, np, math, asarray },
+    ...{ ValueError, InputError, Nd, ELLIPSIS, np, asarray },
     ...{ truth, iter, unpack, item, attr, method, methods, properties, contains, named, format },
     ...{ add, lt, gt, eq, invert },
     builtins,
@@ -382,7 +350,6 @@ const $ = (() => {
     mul: operator((a, b) => a * b, repeated),
     div: operator((a, b) => a / b),
     floordiv: operator((a, b) => Math.floor(a / b)),
-    mod: operator(modulo),
     pow: operator(power),
     and: logical((a, b) => a && b),
     or: logical((a, b) => a || b),
@@ -390,12 +357,5 @@ const $ = (() => {
     ge: ordered((a, b) => a >= b),
     ne: (a, b) => invert(eq(a, b)),
     neg: elementwise((x) => -x),
-    set: (x, key, value) => {
-      x[Array.isArray(x) ? place(key, x.length) : key] = value;
-    },
-    slice: (x, from, to) => {
-      const part = (typeof x === "string" ? x : iter(x)).slice(from ?? 0, to ?? undefined);
-      return x instanceof Nd ? asarray(part) : part;
-    },
   };
 })();

@@ -25,39 +25,34 @@ from kvpaper.errors import InputError
 
 # What runtime.js has, with the names that may be passed by keyword.
 NUMPY = {
-    **dict.fromkeys(
-        ("asarray", "array", "broadcast_arrays", "unique", "linspace", "geomspace"), ()
-    ),
-    **dict.fromkeys(("add", "subtract", "multiply", "divide", "power", "abs", "sqrt", "exp"), ()),
-    **dict.fromkeys(("log", "log1p", "expm1", "ceil", "floor", "rint", "clip", "where"), ()),
-    **dict.fromkeys(("minimum", "maximum", "isfinite", "isinf", "isnan"), ()),
+    **dict.fromkeys(("asarray", "array", "broadcast_arrays", "unique", "geomspace", "where"), ()),
+    **dict.fromkeys(("add", "subtract", "multiply", "divide", "power", "exp", "clip"), ()),
+    **dict.fromkeys(("ceil", "floor", "rint", "minimum", "maximum"), ()),
     **dict.fromkeys(("greater", "greater_equal", "less", "less_equal"), ()),
-    **dict.fromkeys(("all", "any", "sum", "mean"), ("axis",)),
+    **dict.fromkeys(("all", "sum"), ("axis",)),
     "searchsorted": ("side",),
 }
-MATH = dict.fromkeys(("isfinite", "isinf", "isnan", "sqrt", "exp", "log", "floor", "ceil"), ())
 BUILTINS = {
-    **dict.fromkeys(("float", "int", "bool", "str", "list", "tuple", "dict", "len", "abs"), ()),
-    **dict.fromkeys(("any", "all", "sum", "map", "enumerate", "range", "getattr", "repr"), ()),
+    **dict.fromkeys(("float", "int", "bool", "list", "dict", "len", "repr", "getattr"), ()),
+    **dict.fromkeys(("all", "map", "enumerate", "range"), ()),
     **dict.fromkeys(("min", "max"), ("key", "default")),
     "zip": ("strict",),
 }
-_ROOMS = {np: ("np", NUMPY), math: ("math", MATH), builtins: ("builtins", BUILTINS)}
+_ROOMS = {np: ("np", NUMPY), builtins: ("builtins", BUILTINS)}
 # Exact fractions are floats here, of as many digits as the float that they end in.
 _NUMBERS = {object: "float", Fraction: "float"}
 _EXCEPTIONS = {ValueError: "$.ValueError", InputError: "$.InputError"}
-_BINARY = {
+_OPERATORS = {
     ast.Add: "add",
     ast.Sub: "sub",
     ast.Mult: "mul",
     ast.Div: "div",
     ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
     ast.Pow: "pow",
     ast.BitAnd: "and",
     ast.BitOr: "or",
-}
-_COMPARE = {
+    ast.USub: "neg",
+    ast.Invert: "invert",
     ast.Eq: "eq",
     ast.NotEq: "ne",
     ast.Lt: "lt",
@@ -65,7 +60,6 @@ _COMPARE = {
     ast.Gt: "gt",
     ast.GtE: "ge",
 }
-_FUNCTIONS = (ast.FunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp)
 
 
@@ -175,8 +169,8 @@ class _Function:
         tree = ast.parse(textwrap.dedent("".join(lines)))
         ast.increment_lineno(tree, first - 1)
         self._tree = tree.body[0]
-        # Names of each enclosing function, innermost last, with the signatures of nested ones.
-        self._scopes: list[dict[str, ast.FunctionDef | None]] = []
+        # Names of each enclosing function, innermost last.
+        self._scopes: list[set[str]] = []
 
     def text(self, name: str) -> str:
         if not isinstance(self._tree, ast.FunctionDef):
@@ -201,20 +195,15 @@ class _Function:
 
     # Functions and their names
 
-    def _parameters(self, arguments: ast.arguments, node: ast.AST) -> list[str]:
-        if arguments.vararg:
-            self._refuse(node, f"*{arguments.vararg.arg}", "parameters with names")
-        plain = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        return [argument.arg for argument in plain]
-
     def _whole(self, node: ast.FunctionDef, defaults: dict[str, str]) -> str:
         """Parameters and body of a function; defaults are given as JavaScript."""
-        names = self._parameters(node.args, node)
+        if node.args.vararg:
+            self._refuse(node, f"*{node.args.vararg.arg}", "parameters with names")
+        plain = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        names = [argument.arg for argument in plain]
         rest = [node.args.kwarg.arg] if node.args.kwarg else []
-        stored = _stored(node.body)
-        nested = {part.name: part for part in stored if isinstance(part, ast.FunctionDef)}
-        local = {part if isinstance(part, str) else part.name for part in stored}
-        self._scopes.append(dict.fromkeys([*names, *rest, *sorted(local)]) | nested)
+        local = set(_stored(node.body))
+        self._scopes.append({*names, *rest, *local})
         shown = [
             f"{_mangled(name)} = {defaults[name]}" if name in defaults else _mangled(name)
             for name in names
@@ -243,12 +232,6 @@ class _Function:
             return ""
         return f"{self._value(node.value)};\n"
 
-    def _do_Pass(self, node: ast.Pass) -> str:
-        return ""
-
-    def _do_Break(self, node: ast.Break) -> str:
-        return "break;\n"
-
     def _do_Continue(self, node: ast.Continue) -> str:
         return "continue;\n"
 
@@ -260,9 +243,6 @@ class _Function:
             self._refuse(node, "a chain of assignments", "one at a time")
         return self._assigned(node.targets[0], self._value(node.value))
 
-    def _do_AnnAssign(self, node: ast.AnnAssign) -> str:
-        return self._assigned(node.target, self._value(node.value)) if node.value else ""
-
     def _do_AugAssign(self, node: ast.AugAssign) -> str:
         if not isinstance(node.target, ast.Name):
             self._refuse(node, "a change in place", "one of a name")
@@ -270,8 +250,6 @@ class _Function:
         return self._assigned(node.target, self._value(ast.copy_location(changed, node)))
 
     def _assigned(self, target: ast.expr, value: str) -> str:
-        if isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
-            return f"$.set({self._value(target.value)}, {self._value(target.slice)}, {value});\n"
         if isinstance(target, ast.Tuple):
             value = f"$.unpack({value}, {len(target.elts)})"
         return f"{self._target(target)} = {value};\n"
@@ -313,7 +291,7 @@ class _Function:
 
     def _do_Raise(self, node: ast.Raise) -> str:
         if node.exc is None:
-            return "throw $error;\n"
+            self._refuse(node, "a raise of nothing new", "an exception")
         return f"throw {self._value(node.exc)};\n"
 
     def _do_Try(self, node: ast.Try) -> str:
@@ -332,20 +310,9 @@ class _Function:
         return f"try {{\n{self._inner(node.body)}}} catch ($error) {{\n{caught}}}\n"
 
     def _do_FunctionDef(self, node: ast.FunctionDef) -> str:
-        """A nested function. Its defaults are values of the moment at which it is defined."""
-        plain = [*node.args.posonlyargs, *node.args.args]
-        given = [
-            *zip(reversed(plain), reversed(node.args.defaults), strict=False),
-            *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True),
-        ]
-        values = {parameter.arg: self._value(value) for parameter, value in given if value}
-        if node.decorator_list:
-            self._refuse(node, "a decorator", "a plain function")
-        frozen = {name: f"$default_{name}" for name in values}
-        whole = f"function {self._whole(node, frozen)}"
-        if values:
-            whole = f"(({', '.join(frozen.values())}) => {whole})({', '.join(values.values())})"
-        return f"{_mangled(node.name)} = {whole};\n"
+        if node.decorator_list or node.args.defaults or any(node.args.kw_defaults):
+            self._refuse(node, "a nested function with a decorator or a default", "a plain one")
+        return f"{_mangled(node.name)} = function {self._whole(node, {})};\n"
 
     # Names
 
@@ -428,18 +395,17 @@ class _Function:
         return f'$.attr({self._value(node.value)}, "{node.attr}")'
 
     def _as_BinOp(self, node: ast.BinOp) -> str:
-        if type(node.op) not in _BINARY:
-            self._refuse(node, f"an operator {type(node.op).__name__}", "arithmetic, & or |")
-        name = _BINARY[type(node.op)]
-        return f"$.{name}({self._value(node.left)}, {self._value(node.right)})"
+        return f"$.{self._operator(node)}({self._value(node.left)}, {self._value(node.right)})"
 
     def _as_UnaryOp(self, node: ast.UnaryOp) -> str:
         if isinstance(node.op, ast.Not):
             return f"!{self._truth(node.operand)}"
-        if isinstance(node.op, ast.UAdd):
-            return self._value(node.operand)
-        name = "neg" if isinstance(node.op, ast.USub) else "invert"
-        return f"$.{name}({self._value(node.operand)})"
+        return f"$.{self._operator(node)}({self._value(node.operand)})"
+
+    def _operator(self, node: ast.BinOp | ast.UnaryOp) -> str:
+        if type(node.op) not in _OPERATORS:
+            self._refuse(node, f"an operator {type(node.op).__name__}", "arithmetic, & or |")
+        return _OPERATORS[type(node.op)]
 
     def _as_BoolOp(self, node: ast.BoolOp) -> str:
         """The operand that decides, as in Python; the last one is not tested."""
@@ -471,16 +437,10 @@ class _Function:
         if isinstance(operator, ast.In | ast.NotIn):
             denied = "!" if isinstance(operator, ast.NotIn) else ""
             return f"{denied}$.contains({second}, {first})"
-        return f"$.{_COMPARE[type(operator)]}({first}, {second})"
+        return f"$.{_OPERATORS[type(operator)]}({first}, {second})"
 
     def _as_Subscript(self, node: ast.Subscript) -> str:
-        value = self._value(node.value)
-        if not isinstance(node.slice, ast.Slice):
-            return f"$.item({value}, {self._value(node.slice)})"
-        if node.slice.step:
-            self._refuse(node, "a slice with a step", "one without")
-        ends = (self._value(end) if end else "null" for end in (node.slice.lower, node.slice.upper))
-        return f"$.slice({value}, {', '.join(ends)})"
+        return f"$.item({self._value(node.value)}, {self._value(node.slice)})"
 
     def _as_List(self, node: ast.List | ast.Tuple) -> str:
         return f"[{', '.join(map(self._listed, node.elts))}]"
@@ -517,15 +477,6 @@ class _Function:
             )
         return f"[{', '.join(parts)}].join('')"
 
-    def _as_Lambda(self, node: ast.Lambda) -> str:
-        if node.args.defaults or node.args.kwonlyargs or node.args.kwarg:
-            self._refuse(node, "a lambda with defaults or keywords", "a function with a name")
-        names = self._parameters(node.args, node)
-        self._scopes.append(dict.fromkeys(names))
-        body = self._value(node.body)
-        self._scopes.pop()
-        return f"(({', '.join(map(_mangled, names))}) => {body})"
-
     def _as_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> str:
         return self._comprehension(node.generators, [node.elt], "{}")
 
@@ -541,7 +492,7 @@ class _Function:
         # The first list is evaluated outside, where the names of the comprehension do not hold.
         first = self._value(generators[0].iter)
         names = [name for part in generators for name in _stored([part.target])]
-        self._scopes.append(dict.fromkeys(names))
+        self._scopes.append(set(names))
         heads, tails = "", ""
         for position, part in enumerate(generators):
             source = f"$.iter({self._value(part.iter)})" if position else "$first"
@@ -562,8 +513,6 @@ class _Function:
 
     def _as_Call(self, node: ast.Call) -> str:
         called = self._known(node.func)
-        if called is isinstance:
-            return self._is_instance(node)
         if called is dataclasses.replace:
             return self._replaced(node)
         if exception := self._exception(node.func):
@@ -571,16 +520,16 @@ class _Function:
         if room := self._room(called):
             return self._runtime_call(node, *room)
         if _is_ours(called):
-            name, signature = self._translation.add(called), inspect.signature(called)
-            parameters = list(signature.parameters.values())
-            return f"{name}({self._bound(node, parameters)})"
+            given = self._bound(node, inspect.signature(called))
+            return f"{self._translation.add(called)}({given})"
         if called is not None:
             self._refuse(node, f"a call of {ast.unparse(node.func)}", "a function of the package")
         if isinstance(node.func, ast.Attribute):
             name, receiver = node.func.attr, self._value(node.func.value)
             method = self._translation.add_member(name)
             if isinstance(method, FunctionType):
-                given = self._bound(node, list(inspect.signature(method).parameters.values())[1:])
+                # Bound to any object, so that its first parameter is not asked for.
+                given = self._bound(node, inspect.signature(method.__get__(self)))
             else:
                 given = self._positional(node)
             return f'$.method({receiver}, "{name}"{", " if given else ""}{given})'
@@ -590,12 +539,6 @@ class _Function:
         if node.keywords:
             self._refuse(node, "an argument by keyword", "one by position, in a call of a value")
         return ", ".join(map(self._listed, node.args))
-
-    def _is_instance(self, node: ast.Call) -> str:
-        kind = self._exception(node.args[1])
-        if kind is None:
-            self._refuse(node, "isinstance", "one of an exception")
-        return f"({self._value(node.args[0])} instanceof {kind})"
 
     def _replaced(self, node: ast.Call) -> str:
         """A copy of a value object with some fields changed."""
@@ -615,50 +558,40 @@ class _Function:
             given.append(f"{{{', '.join(options)}}}")
         return f"$.{room}.{name}({', '.join(given)})"
 
-    def _bound(self, node: ast.Call, parameters: list[inspect.Parameter]) -> str:
+    def _bound(self, node: ast.Call, signature: inspect.Signature) -> str:
         """Arguments in the order of the parameters; what was left out is undefined."""
-        rest = [part.name for part in parameters if part.kind is part.VAR_KEYWORD]
-        names = [part.name for part in parameters if part.name not in rest]
-        starred = any(isinstance(argument, ast.Starred) for argument in node.args)
-        if starred:
+        if any(isinstance(argument, ast.Starred) for argument in node.args):
             return self._positional(node)
-        if len(node.args) > len(names):
-            self._refuse(node, f"{len(node.args)} arguments", f"at most {len(names)}")
-        given = dict(zip(names, map(self._value, node.args), strict=False))
-        extra = []
-        for keyword in node.keywords:
-            if keyword.arg in names and keyword.arg not in given:
-                given[keyword.arg] = self._value(keyword.value)
-            elif not rest or keyword.arg in given:
-                what = f"**{ast.unparse(keyword.value)}" if keyword.arg is None else keyword.arg
-                self._refuse(node, f"the argument {what}", f"one of {', '.join(names)}, once")
-            elif keyword.arg is None:
-                extra.append(f"...{self._value(keyword.value)}")
-            else:
-                extra.append(f"{keyword.arg}: {self._value(keyword.value)}")
-        missing = [
-            part.name
-            for part in parameters
-            if part.default is part.empty and part.name not in (*given, *rest)
-        ]
-        if missing:
-            self._refuse(node, f"no argument {missing[0]}", "one")
+        named = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        spread = [keyword.value for keyword in node.keywords if not keyword.arg]
+        try:
+            given = signature.bind(*node.args, **named).arguments
+        except TypeError as error:
+            called = f"{ast.unparse(node.func)}{signature}"
+            self._refuse(node, f"a call that does not fit ({error})", f"one of {called}")
+        kinds = {parameter.kind: name for name, parameter in signature.parameters.items()}
+        rest = kinds.get(inspect.Parameter.VAR_KEYWORD)
+        if spread and not rest:
+            self._refuse(node, f"the argument **{ast.unparse(spread[0])}", "arguments with names")
+        extra = [f"...{self._value(value)}" for value in spread]
+        extra += [f"{name}: {self._value(value)}" for name, value in given.pop(rest, {}).items()]
+        names = [name for name in signature.parameters if name != rest]
+        texts = [self._value(given[name]) if name in given else "undefined" for name in names]
         if extra:
-            last = f"$.named({{{', '.join(extra)}}}, {literal(names)})"
-            return ", ".join([*(given.get(name, "undefined") for name in names), last])
+            return ", ".join([*texts, f"$.named({{{', '.join(extra)}}}, {literal(names)})"])
         used = max((place + 1 for place, name in enumerate(names) if name in given), default=0)
-        return ", ".join(given.get(name, "undefined") for name in names[:used])
+        return ", ".join(texts[:used])
 
 
-def _stored(nodes: Iterable[ast.AST]) -> list[str | ast.FunctionDef]:
-    """Names that statements assign, nested functions as themselves; not those of inner scopes."""
-    found: list[str | ast.FunctionDef] = []
+def _stored(nodes: Iterable[ast.AST]) -> list[str]:
+    """Names that statements assign, those of nested functions too; not those of inner scopes."""
+    found: list[str] = []
     for node in nodes:
         if isinstance(node, ast.FunctionDef):
-            found.append(node)
+            found.append(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.append(node.id)
-        elif not isinstance(node, _FUNCTIONS + _COMPREHENSIONS):
+        elif not isinstance(node, _COMPREHENSIONS):
             if isinstance(node, ast.ExceptHandler) and node.name:
                 found.append(node.name)
             found += _stored(ast.iter_child_nodes(node))
