@@ -8,7 +8,6 @@ names it in backquotes: a table, and where needed a quantity and coordinates, as
 """
 
 import argparse
-import csv
 import math
 import re
 import shutil
@@ -33,17 +32,16 @@ def numbers(folder: Path) -> dict[Name, str]:
     """Every number of the tables in a folder, as it is written there, by what names it."""
     found: dict[Name, str] = {}
     for path in sorted(folder.glob("*.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                at = [f"{k}={v}" for k, v in row.items() if v and k not in NO_COORDINATES]
-                for column in VALUES:
-                    if row.get(column):
-                        more = [] if column == "value" else [f"column={column}"]
-                        name, times = (path.stem, row["quantity"], *at, *more), 1
-                        while name in found:
-                            times += 1
-                            name = (path.stem, row["quantity"], *at, *more, f"row={times}")
-                        found[name] = row[column]
+        for row in data.table(path):
+            at = [f"{k}={v}" for k, v in row.items() if v and k not in NO_COORDINATES]
+            for column in VALUES:
+                if row.get(column):
+                    more = [] if column == "value" else [f"column={column}"]
+                    name, times = (path.stem, row["quantity"], *at, *more), 1
+                    while name in found:
+                        times += 1
+                        name = (path.stem, row["quantity"], *at, *more, f"row={times}")
+                    found[name] = row[column]
     return found
 
 

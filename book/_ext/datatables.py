@@ -1,6 +1,5 @@
 """Directives that print data as a table: ``nomenclature``, ``published`` and ``inputs``."""
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
 
-from kvpaper import scenario, units
+from kvpaper import data, scenario, units
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -70,8 +69,7 @@ def stack(app: Sphinx, doctree: nodes.document) -> None:
 def read(directive: SphinxDirective, path: Path) -> list[dict[str, str]]:
     """Rows of a CSV file; a page with this directive is read again when the file changes."""
     directive.env.note_dependency(str(path))
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return data.table(path)
 
 
 def nomenclature(directive: SphinxDirective) -> dict[str, dict[str, str]]:

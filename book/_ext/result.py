@@ -6,7 +6,6 @@ Python format after the colon (``.3g`` without one). ``in ms`` before the colon 
 unit and prints the unit behind the number.
 """
 
-import csv
 import difflib
 import functools
 import shlex
@@ -142,8 +141,7 @@ def printed(query: Query, value: float) -> list[nodes.Node]:
 
 @functools.cache
 def _rows(path: Path, modified_ns: int) -> list[Row]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return data.table(path)
 
 
 def results_folder(config: Config) -> Path:

@@ -24,8 +24,6 @@ from kvpaper.scenario import Scenario, Serving, TierName
 
 _LOGGER = logging.getLogger(__name__)
 _HERE = Path(__file__).resolve().parent
-_TIMES = ("ns", "us", "ms", "s", "min", "hour", "day", "year")
-_SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def field_path(loaded: Scenario, leaf: str) -> list[str] | None:
@@ -135,10 +133,10 @@ def page(name: str) -> dict[str, Any]:
         "controls": controls(scenarios),
         "elements": get_args(Serving.model_fields["element"].annotation),
         "tiers": {tier: [_title(tier), answers.TIERS[tier]] for tier in get_args(TierName)},
-        "times": [[text, 1 / units.per(1.0, text)] for text in _TIMES],
+        "times": [[text, 1 / units.per(1.0, text)] for text in units.TIMES],
         "cases": simulated.cases(built),
         "rent_unit": 1 / units.per(1.0, "USD/GB/month"),
-        "sizes": [[text, 1 / units.per(1.0, text)] for text in _SIZES],
+        "sizes": [[text, 1 / units.per(1.0, text)] for text in units.SIZES],
     }
 
 

@@ -26,8 +26,6 @@ _READERS = {
     latency.instances: "$instances",
     models.load: "$models",
 }
-
-
 _VALUES = (models.Model, models.LayerGroup, latency.Instance, latency.PrefillTable)
 
 
@@ -48,7 +46,8 @@ def translation() -> Translation:
 def tables(scenario: Scenario) -> list[str]:
     """Instances whose prefill the page knows: the usual ones, and that of the scenario."""
     named = scenario.serving.prefill.table
-    return list(dict.fromkeys([*([named] if named else []), *_usual()]))
+    usual = [instance.name for instance in latency.usual()]
+    return list(dict.fromkeys([named, *usual] if named else usual))
 
 
 def program(instances: list[str]) -> str:
@@ -70,10 +69,6 @@ def program(instances: list[str]) -> str:
             f"const formulas = {{{public}}};",
         ]
     )
-
-
-def _usual() -> list[str]:
-    return [instance.name for instance in latency.usual()]
 
 
 def inputs(scenario: Scenario) -> dict[str, Any]:

@@ -5,22 +5,20 @@ form, and ``feasible`` with what binds; their other coordinates tell the case. W
 out of these is the scenario's.
 """
 
-import csv
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from kvpaper import answers, results, scenario
+from kvpaper import answers, data, results, scenario
 from kvpaper.scenario import Scenario
 
 STEM = "70_combined"
 CELLS = ("none", "disaggregated", "tiered", "both")
-# The scenario at whose prices the published grid was replayed, and which of its cases are shown:
-# it also varies inputs one at a time, the router and who shares a tier.
+# The scenario at whose prices the published grid was replayed.
 BASE = "h200-moe"
-_SHOWN = {"varied": "", "router": "prefix", "scope": "instance"}
-_COST, _FEASIBLE = "usd_per_million_output_tokens", "feasible"
-_KINDS = ("simulated", "predicted")
+_COST = "usd_per_million_output_tokens"
+_READ = {"quantity": (_COST, "feasible"), "kind": ("simulated", "predicted"), "cell": CELLS}
+# Which of its cases are shown: it also varies inputs one at a time, the router and who shares a
+# tier.
+_SHOWN = {"varied": ("",), "router": ("", "prefix"), "scope": ("", "instance")}
 
 
 def cases(own: Scenario) -> list[dict[str, Any]]:
@@ -40,11 +38,7 @@ def cases(own: Scenario) -> list[dict[str, Any]]:
     }
     found: dict[tuple, dict[str, Any]] = {}
     for name, prices in ((own.name, _prices(own)), ("public", _prices(scenario.load(BASE)))):
-        for row in _rows(results.folder(name)):
-            if name == "public" and any(
-                (row.get(key) or each) != each for key, each in _SHOWN.items()
-            ):
-                continue
+        for row in _rows(name, _READ if name == own.name else _READ | _SHOWN):
             at = at_home | {key: _number(row[key]) for key in at_home if row.get(key)}
             new = {"own": name == own.name, "at": at, "prices": prices, "cells": {}}
             case = found.setdefault((name, *at.values()), new)
@@ -65,15 +59,10 @@ def _prices(of: Scenario) -> dict[str, str]:
     return {titles[key]: written[name] for key, name in names.items() if name in written}
 
 
-def _rows(folder: Path) -> Iterator[dict[str, str]]:
-    path = folder / f"{STEM}.csv"
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            known = row["quantity"] in (_COST, _FEASIBLE) and row["kind"] in _KINDS
-            if known and row.get("cell") in CELLS:
-                yield row
+def _rows(name: str, wanted: dict[str, tuple[str, ...]]) -> list[dict[str, str]]:
+    path = results.folder(name) / f"{STEM}.csv"
+    rows = data.table(path) if path.exists() else []
+    return [row for row in rows if all((row.get(key) or "") in wanted[key] for key in wanted)]
 
 
 def _number(text: str) -> float | str:
