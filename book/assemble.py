@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,22 +174,26 @@ def complaints(output: str, scenario: str) -> str:
     return re.sub(source, "book/", text).strip()
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], make: Callable[[str], Path] = build, what: str = "book") -> int:
+    """Make the book of a scenario, or something else of it, and tell what came of it."""
     if len(arguments) != 1:
-        print("usage: python book/assemble.py SCENARIO", file=sys.stderr)
+        print(f"usage: python {sys.argv[0]} SCENARIO", file=sys.stderr)
         return 2
     start = time.monotonic()
     try:
-        build(arguments[0])
+        made = make(arguments[0])
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:
         print(complaints(error.stdout, arguments[0]), file=sys.stderr)
         return 1
+    except subprocess.TimeoutExpired as error:
+        print(f"{what}: the browser did not finish in {error.timeout} s", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
-    print(f"book: {time.monotonic() - start:.1f} s")
+    print(f"{what}: {time.monotonic() - start:.1f} s, {made.relative_to(ROOT)}")
     return 0
 
 

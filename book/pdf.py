@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import assemble
@@ -78,25 +77,7 @@ def print_page(program: str, page: Path, target: Path, profile: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python book/pdf.py SCENARIO", file=sys.stderr)
-        return 2
-    start = time.monotonic()
-    try:
-        target = build(arguments[0])
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except subprocess.CalledProcessError as error:
-        print(assemble.complaints(error.stdout, arguments[0]), file=sys.stderr)
-        return 1
-    except subprocess.TimeoutExpired:
-        print(f"pdf: the browser did not finish in {LIMIT_S} s", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(f"pdf: {time.monotonic() - start:.1f} s, {target.relative_to(assemble.ROOT)}")
-    return 0
+    return assemble.main(arguments, build, "pdf")
 
 
 if __name__ == "__main__":
