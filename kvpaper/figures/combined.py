@@ -5,14 +5,16 @@ the map of regimes a full mark is a lead beyond noise.
 """
 
 import re
+from itertools import product
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from kvpaper import units
-from kvpaper.figures.style import DARK_GREY, GREY, INK, as_rate, as_time, nothing, panels
+from kvpaper.figures import style
+from kvpaper.figures.style import DARK_GREY, GREY, INK
 
 # Colour-blind safe and of different lightness; the shape says the same without colour.
 CELLS = {
@@ -24,9 +26,9 @@ CELLS = {
 _MODELS = (("#D55E00", "o"), ("#0072B2", "s"), ("#009E73", "^"), ("#CC79A7", "P"), (INK, "v"))
 _SAVINGS = (0.02, 0.1, 0.3)
 _INPUTS = {
-    "tpot": ("target for a token", as_time),
-    "nic": ("network of a GPU", as_rate),
-    "disk": ("NVMe of a GPU", as_rate),
+    "tpot": ("target for a token", style.time),
+    "nic": ("network of a GPU", style.rate),
+    "disk": ("NVMe of a GPU", style.rate),
     "dram price": ("DRAM [USD/GB]", "USD/GB"),
     "nvme price": ("NVMe [USD/GB]", "USD/GB"),
     "gpu price": ("GPU [USD/hour]", "USD/hour"),
@@ -39,13 +41,9 @@ def _size(saved):
     return 14 + 260 * np.clip(1 - np.exp(-np.nan_to_num(saved, nan=1.0)), 0, 0.4)
 
 
-def _legend(figure, handles, **options) -> None:
-    figure.legend(handles=handles, loc="outside lower center", handletextpad=0.3, **options)
-
-
-def _cells(axes, **style):
+def _cells(axes, **look):
     return [
-        axes.plot([], [], mark, color=colour, label=name, linestyle="none", **style)[0]
+        axes.plot([], [], mark, color=colour, label=name, linestyle="none", **look)[0]
         for name, colour, mark in CELLS.values()
     ]
 
@@ -57,18 +55,16 @@ def regimes(cases: pd.DataFrame) -> Figure:
     """
     cases = cases[(cases.varied == "") & cases.cold_s.notna()]
     if cases.empty:
-        return nothing("no case")
-    routers, scopes = (list(dict.fromkeys(cases[name])) for name in ("router", "scope"))
-    figure, each = panels(
+        return style.nothing("no case")
+    routers, scopes = cases["router"].unique(), cases["scope"].unique()
+    figure, each = style.panels(
         1.5 + 2.1 * len(routers), nrows=len(routers), ncols=len(scopes), squeeze=False,
         sharex=True, sharey=True,
     )  # fmt: skip
-    lanes = {model: place for place, model in enumerate(dict.fromkeys(cases.model))}
+    lanes = {model: place for place, model in enumerate(cases.model.unique())}
     ceilings = np.sort(cases.ceiling.unique())
     step = _lane(ceilings, len(lanes))
-    for (row, router), (column, scope) in (
-        (one, other) for one in enumerate(routers) for other in enumerate(scopes)
-    ):
+    for (row, router), (column, scope) in product(enumerate(routers), enumerate(scopes)):
         axes = each[row, column]
         part = cases[(cases.router == router) & (cases["scope"] == scope)]
         if part.empty:
@@ -92,9 +88,8 @@ def regimes(cases: pd.DataFrame) -> Figure:
         axes.set_title(f"{router}, {_scope(scope)}", loc="left", fontsize=9)
         axes.set(xscale="log")
         axes.set_yticks(ceilings, [f"{ceiling:.0%}" for ceiling in ceilings])
-        axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.minorticks_off()
+        style.ticks(axes.xaxis, "{x:g}", 1, 2, 5)
     for axes in each[-1]:
         axes.set_xlabel("TTFT target / cold prefill", fontsize=9)
     for axes in each[:, 0]:
@@ -106,7 +101,7 @@ def regimes(cases: pd.DataFrame) -> Figure:
         axes.scatter([], [], _size(-np.log(1 - saved)), color=DARK_GREY, label=f"saves {saved:.0%}")
         for saved in _SAVINGS
     ]
-    _legend(figure, marks, ncols=2, columnspacing=1)
+    style.legend_below(figure, marks, handletextpad=0.3, columnspacing=1)
     return figure
 
 
@@ -126,8 +121,8 @@ def costs(cases: pd.DataFrame) -> Figure:
     Every panel has an axis of its own: what is compared are cells, not models.
     """
     if cases.empty:
-        return nothing("no case")
-    figure, each = panels(0.9 + 0.95 * len(cases), nrows=len(cases), squeeze=False)
+        return style.nothing("no case")
+    figure, each = style.panels(0.9 + 0.95 * len(cases), nrows=len(cases), squeeze=False)
     for axes, case in zip(each[:, 0], cases.to_dict("records"), strict=True):
         for y, (cell, (_, colour, mark)) in enumerate(CELLS.items()):
             if np.isnan(case[f"usd_{cell}"]):
@@ -148,16 +143,16 @@ def costs(cases: pd.DataFrame) -> Figure:
     axes.set_xlabel("USD per million output tokens")
     marks = axes.plot([], [], "o-", color=INK, fillstyle="none", label="simulated, with band")
     marks += axes.plot([], [], "|", color=INK, markersize=9, label="closed form")
-    _legend(figure, marks, ncols=2)
+    style.legend_below(figure, marks, handletextpad=0.3)
     return figure
 
 
 def divergence(ratios: pd.DataFrame, near: float, cases: pd.DataFrame) -> Figure:
     """Predicted over simulated cost and rate by model and cell, and the two interactions."""
     if ratios.empty:
-        return nothing("no fleet meets its targets")
-    models = list(dict.fromkeys(ratios.model))
-    figure, each = panels(6.6, nrows=3, height_ratios=[1, 1, 1.3])
+        return style.nothing("no fleet meets its targets")
+    models = list(ratios.model.unique())
+    figure, each = style.panels(6.6, nrows=3, height_ratios=[1, 1, 1.3])
     for axes, name, told in zip(each[:2], ("usd", "rate"), ("cost", "rate"), strict=True):
         axes.axhspan(1 - near, 1 + near, color=GREY, alpha=0.35, linewidth=0)
         axes.axhline(1, color=INK, linewidth=0.8)
@@ -166,9 +161,9 @@ def divergence(ratios: pd.DataFrame, near: float, cases: pd.DataFrame) -> Figure
             x = part.model.map(models.index) + 0.2 * (lane - 1.5)
             axes.plot(x, part[name], mark, color=colour, fillstyle="none", markersize=4, alpha=0.7)
         axes.set(yscale="log", ylabel=f"predicted {told}\nover simulated")
+        axes.minorticks_off()
+        style.ticks(axes.yaxis, "{x:g}")
         axes.yaxis.set_major_locator(LogLocator(2))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         labels = [re.sub(r"-(?=\d\d|V)", "-\n", model) for model in models]
         axes.set_xticks(range(len(models)), [""] * len(models) if axes is each[0] else labels)
         axes.tick_params(axis="x", labelsize=8)
@@ -186,7 +181,7 @@ def divergence(ratios: pd.DataFrame, near: float, cases: pd.DataFrame) -> Figure
     axes.set(xlabel="log interaction, simulated", ylabel="log interaction,\npredicted")
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.legend(loc="best")
-    _legend(figure, _cells(axes, fillstyle="none", markersize=6), ncols=2)
+    style.legend_below(figure, _cells(axes, fillstyle="none", markersize=6), handletextpad=0.3)
     return figure
 
 
@@ -195,15 +190,14 @@ def sensitivities(cases: pd.DataFrame, model: str) -> Figure:
     cases = cases[(cases.model == model) & cases.usd_none.notna()]
     names = [name for name in _INPUTS if (cases.varied == name).sum() > 1]
     if not names:
-        return nothing("no input was varied")
+        return style.nothing("no input was varied")
     rows = (len(names) + 1) // 2
-    figure, each = panels(1.0 + 1.65 * rows, nrows=rows, ncols=2, sharey=True, squeeze=False)
+    figure, each = style.panels(1.0 + 1.65 * rows, nrows=rows, ncols=2, sharey=True, squeeze=False)
     for axes, name in zip(each.flat, names, strict=False):
         part = cases[cases.varied == name].sort_values("at")
         label, shown = _INPUTS[name]
-        x = part["at"] if callable(shown) else [units.per(value, shown) for value in part["at"]]
-        for cell in list(CELLS)[1:]:
-            _, colour, mark = CELLS[cell]
+        x = part["at"] if callable(shown) else units.per(part["at"], shown)
+        for cell, (_, colour, mark) in [*CELLS.items()][1:]:
             simulated = part[f"usd_{cell}"] / part.usd_none
             predicted = part[f"usd_predicted_{cell}"] / part.usd_predicted_none
             axes.plot(x, predicted, color=colour, linewidth=1)
@@ -211,18 +205,14 @@ def sensitivities(cases: pd.DataFrame, model: str) -> Figure:
         axes.axhline(1, color=INK, linewidth=0.6)
         axes.set(xscale="log", xlabel=label)
         axes.set_xticks([min(x), max(x)])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        if callable(shown):
-            shown(axes.xaxis)
-        else:
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+        axes.minorticks_off()
+        style.ticks(axes.xaxis, shown if callable(shown) else "{x:.3g}")
     for axes in each.flat[len(names) :]:
         axes.set_axis_off()
     figure.supylabel("cost over one pool without tiers", fontsize=10)
     marks = _cells(axes, fillstyle="none", markersize=6)[1:]
     marks += axes.plot([], [], color=INK, linewidth=1, label="closed form")
-    _legend(figure, marks, ncols=2)
+    style.legend_below(figure, marks, handletextpad=0.3)
     return figure
 
 
@@ -230,8 +220,8 @@ def disk(cases: pd.DataFrame) -> Figure:
     """What tiers save split pools, over the disk's rate, by model."""
     cases = cases[(cases.varied == "disk") & cases.usd_disaggregated.notna()]
     if cases.empty:
-        return nothing("no disk was varied")
-    figure, axes = panels(3.4)
+        return style.nothing("no disk was varied")
+    figure, axes = style.panels(3.4)
     for (model, part), (colour, mark) in zip(
         cases.groupby("model", sort=False), _MODELS, strict=False
     ):
@@ -245,7 +235,7 @@ def disk(cases: pd.DataFrame) -> Figure:
         xscale="log", xlabel="read rate of the NVMe of a GPU", ylabel="split: tiers over no tiers"
     )
     axes.set_xticks(sorted(set(cases["at"])))
-    axes.xaxis.set_minor_locator(NullLocator())
-    as_rate(axes.xaxis)
-    figure.legend(loc="outside lower center", ncols=2)
+    axes.minorticks_off()
+    style.ticks(axes.xaxis, style.rate)
+    style.legend_below(figure)
     return figure

@@ -2,11 +2,9 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
-from kvpaper.figures.style import GREY, as_time, nothing, panels
+from kvpaper.figures.style import COLOURS, GREY, legend_below, nothing, panels, ticks, time
 
-_COLOURS = ("#0072B2", "#E69F00")
 # Kind of a row: its mark. Of two kinds of arrivals, the second.
 _MARKS = {"measured": "o", "tabulated": "x", "simulated": "o", "predicted": "|"}
 _OTHER = "^"
@@ -26,8 +24,7 @@ def _marked(axes, rows: pd.DataFrame, place: float, colour: str, name: str) -> N
 def _finished(figure: Figure, axes, names: list[str]) -> Figure:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+    legend_below(figure)
     return figure
 
 
@@ -40,12 +37,11 @@ def engines(rows: pd.DataFrame) -> Figure:
     names = []
     for place, (at, loop) in enumerate(rows.groupby(_LOOP, sort=False)):
         names.append(f"{at[1]}, {at[3]}\n{at[4]:g} requests/s, run {at[2]:g}")
-        for (percentile, part), colour in zip(loop.groupby("percentile"), _COLOURS, strict=False):
+        for (percentile, part), colour in zip(loop.groupby("percentile"), COLOURS, strict=False):
             name = "median" if percentile == 50 else f"{percentile:g}th percentile"
             _marked(axes, part, place + (percentile - 70) / 150, colour, name)
     axes.set(xscale="log", xlabel="time to first token")
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-    as_time(axes.xaxis)
+    ticks(axes.xaxis, time, 1, 2, 5)
     return _finished(figure, axes, names)
 
 
@@ -58,7 +54,7 @@ def planner(rows: pd.DataFrame) -> Figure:
     cases = rows.groupby(["model", "element"], sort=False)
     figure, axes = panels(1.8 + 0.4 * len(cases))
     for place, (_, case) in enumerate(cases):
-        for (factors, part), colour in zip(case.groupby("factors"), _COLOURS, strict=True):
+        for (factors, part), colour in zip(case.groupby("factors"), COLOURS, strict=False):
             name = "no factors" if factors == "none" else "factors"
             _marked(axes, part, place + (0.15 if factors == "none" else -0.15), colour, name)
     axes.axvline(1, color=GREY, linewidth=0.8, zorder=0)

@@ -9,11 +9,9 @@ import itertools
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
-from kvpaper.figures.style import as_time, as_tokens, nothing, panels
+from kvpaper.figures.style import COLOURS, legend_below, nothing, panels, ticks, time, token_ticks
 
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 _MARKS = "os^Dv"
 _PLAIN = ("copy", "get")
 _LEVELS = {
@@ -44,9 +42,8 @@ def _points(axes, part: pd.DataFrame, x: str, colour: str, label: str) -> None:
 
 def _tokens_and_times(axes, of: str, label: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel=f"{of} [tokens]", ylabel=label)
-    axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 3)))
-    as_tokens(axes.xaxis, 4)
-    as_time(axes.yaxis)
+    token_ticks(axes.xaxis, 4)
+    ticks(axes.yaxis, time, 1, 3)
 
 
 def _panels(rows: pd.DataFrame, names: list[str], height: float):
@@ -57,12 +54,7 @@ def _panels(rows: pd.DataFrame, names: list[str], height: float):
         name = ": ".join(map(str, reversed(told)))
         axes.set_title(f"{name}\n{_runs(part)}", loc="left", fontsize=8)
         yield figure, axes, part
-    handles = {
-        label: handle
-        for axes in each[:, 0]
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+    legend_below(figure)
 
 
 def _runs(part: pd.DataFrame) -> str:
@@ -88,7 +80,7 @@ def tiers(times: pd.DataFrame, fits: pd.DataFrame, shape: str) -> Figure:
         index=["machine", "tier", "way", "run"], columns="quantity", values="value"
     )
     slowest = times.groupby(["tier", "way"]).value.max().sort_values(ascending=False)
-    colours = dict(zip(slowest.index, itertools.cycle(_COLOURS), strict=False))
+    colours = dict(zip(slowest.index, itertools.cycle(COLOURS), strict=False))
     for figure, axes, rows in _panels(times, ["machine"], 3.6):  # noqa: B007
         for (tier, way), part in rows.groupby(["tier", "way"]):
             colour = colours[tier, way]
@@ -115,7 +107,7 @@ def levels(rows: pd.DataFrame) -> Figure:
         return nothing("no record of the time to first token by level")
     rows = rows[rows.quantity == "ttft_s"]
     for figure, axes, part in _panels(rows, ["machine", "model"], 2.6):  # noqa: B007
-        for level, colour in zip(_LEVELS, _COLOURS, strict=False):
+        for level, colour in zip(_LEVELS, COLOURS, strict=False):
             at = part[part.level == level]
             _points(axes, at, "prompt_tokens", colour, _LEVELS[level])
         _tokens_and_times(axes, "prompt", "time to first token")
@@ -128,7 +120,7 @@ def splits(rows: pd.DataFrame) -> Figure:
         return nothing("no record of two engines")
     rows = rows[rows.quantity == "ttft_s"]
     kinds = sorted(set(zip(rows["split"], rows.connector, strict=True)))
-    colours = dict(zip(kinds, itertools.cycle(_COLOURS), strict=False))
+    colours = dict(zip(kinds, itertools.cycle(COLOURS), strict=False))
     for figure, axes, part in _panels(rows, ["machine", "model"], 3.0):  # noqa: B007
         for (split, connector), at in part.groupby(["split", "connector"]):
             name = f"one of two, {connector}" if split == "one engine" else f"two, {connector}"

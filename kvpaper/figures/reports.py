@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from kvpaper.figures.style import INK, panels
+from kvpaper.figures.style import COLOURS, INK, legend_below, panels
 
 
 def taxonomy(rows: pd.DataFrame) -> Figure:
@@ -14,16 +14,13 @@ def taxonomy(rows: pd.DataFrame) -> Figure:
     processes = counts.sum().sort_values(ascending=False).index
     figure, axes = panels(1.4 + 0.24 * len(counts))
     left = np.zeros(len(counts))
-    palette = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", INK)
-    for process, colour in zip(processes, palette, strict=False):
-        width = counts[process].to_numpy()
-        names = [name.replace("_", " ") for name in counts.index]
-        axes.barh(
-            names, width, left=left, color=colour, height=0.7, label=process.replace("_", " ")
-        )
-        left += width
+    names = counts.index.str.replace("_", " ")
+    for process, colour in zip(processes, (*COLOURS, INK), strict=False):
+        label = process.replace("_", " ")
+        axes.barh(names, counts[process], left=left, color=colour, height=0.7, label=label)
+        left += counts[process].to_numpy()
     axes.set(xlabel="public reports")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.margins(y=0.01)
-    figure.legend(loc="outside lower center", ncols=3)
+    legend_below(figure, ncols=3)
     return figure

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from kvpaper.figures.style import INK, as_time, mark_tiers, open_circles, panels
+from kvpaper.figures.style import INK, mark_tiers, open_circles, panels, ticks, time
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 # Other than those of the tiers, which stand beside them.
@@ -56,7 +56,7 @@ def intervals(rows: pd.DataFrame, break_even_s: dict[str, float] | None = None) 
     axes.set(xscale="log", xlabel="reuse interval", ylabel="share of references", ylim=(0, None))
     axes.set_xticks([1e-3, 1, 60, 3600, 86400])
     axes.minorticks_off()
-    as_time(axes.xaxis)
+    ticks(axes.xaxis, time)
     axes.legend(loc="upper left")
     return figure
 

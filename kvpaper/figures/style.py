@@ -5,21 +5,23 @@ diamonds published. Colours are the colour-blind safe set of Okabe and Ito.
 """
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
 import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from kvpaper import data, units
 
 matplotlib.use("agg")
 
+_SVG = {"metadata": {"Date": None, "Creator": None}}
 FOLDER = data.FOLDER.parent / "figures"
 TIER_NAMES = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remote (RDMA)"}
 TIER_COLOURS = {"hbm": "#D55E00", "dram": "#0072B2", "nvme": "#009E73", "remote": "#CC79A7"}
-POOL_NAMES = {"one": "one pool", "disaggregated": "disaggregated"}
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 INK, DARK_GREY, GREY = "#222222", "#555555", "#aaaaaa"
 
 
@@ -73,46 +75,47 @@ def mark_tiers(axes, places: dict[str, float] | None, label: str = "{}") -> None
         axes.axvline(place, color=TIER_COLOURS[tier], linestyle=":", label=name)
 
 
+def legend_below(figure: Figure, handles=None, ncols: int = 2, **options) -> None:
+    """A legend under all panels: of these marks, or of every mark with a label, each label once."""
+    if handles is None:
+        shown = (mark for axes in figure.axes for mark in axes.get_legend_handles_labels()[0])
+        handles = {mark.get_label(): mark for mark in shown}.values()
+    figure.legend(handles=[*handles], loc="outside lower center", ncols=ncols, **options)
+
+
 def time(seconds: float) -> str:
     return units.text(seconds, units.TIMES[1:]).replace("us", "µs") if seconds else "0"
 
 
-def _label(axis, text) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+def size(size_bytes: float) -> str:
+    return units.text(size_bytes, units.SIZES)
+
+
+def rate(bytes_per_s: float) -> str:
+    return f"{size(bytes_per_s)}/s"
+
+
+def ticks(axis, text: str | Callable[[float], str], *steps: float) -> None:
+    """Major ticks labelled by a format or a function; at these steps in each decade, if given."""
+    if steps:
+        axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(text if isinstance(text, str) else lambda value, _: text(value))
     axis.set_minor_formatter(NullFormatter())
 
 
-def as_time(axis) -> None:
-    _label(axis, time)
-
-
-def as_bytes(axis) -> None:
-    _label(axis, lambda value: units.text(value, units.SIZES))
-
-
-def as_rate(axis) -> None:
-    _label(axis, lambda value: f"{units.text(value, units.SIZES)}/s")
-
-
-def as_tokens(axis, base: int) -> None:
+def token_ticks(axis, base: int) -> None:
     """Ticks at powers of ``base``, thousands of 1,024 as k."""
+    ticks(axis, lambda value: f"{value / 1024:g}k" if value >= 1024 else f"{value:g}")
     axis.set_major_locator(LogLocator(base, numticks=12))
     axis.set_minor_locator(NullLocator())
-    _label(axis, lambda value: f"{value / 1024:g}k" if value >= 1024 else f"{value:g}")
 
 
 def save(figure: Figure, scenario: str, name: str) -> Path:
     """Write ``figures/<scenario>/<name>`` as svg and png, the same bytes on every run."""
     folder = FOLDER / scenario
     folder.mkdir(parents=True, exist_ok=True)
-    for suffix, options in (
-        ("svg", {"metadata": {"Date": None, "Creator": None}}),
-        ("png", {"metadata": {"Software": None}, "dpi": 200}),
-    ):
-        with (
-            data.replacing(folder / f"{name}.{suffix}") as temporary,
-            matplotlib.rc_context({"svg.hashsalt": "kvpaper"}),
-        ):
+    for suffix, options in (("svg", _SVG), ("png", {"metadata": {"Software": None}, "dpi": 200})):
+        with data.replacing(folder / f"{name}.{suffix}") as temporary:
             figure.savefig(temporary, **options)
     return folder / f"{name}.svg"
 
@@ -120,8 +123,7 @@ def save(figure: Figure, scenario: str, name: str) -> Path:
 def as_svg(figure: Figure) -> str:
     """The figure as text, the same on every run."""
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "kvpaper"}):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(text, format="svg", **_SVG)
     return text.getvalue()
 
 
