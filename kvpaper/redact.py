@@ -1,7 +1,9 @@
 """Secrets out of text: tokens, keys, passwords and private key blocks, line by line."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import quote
 
 _GATE = re.compile(
     r"(?i)token|secret|pass|api_?-?key|access_?-?key|private|credential|bearer|basic |cookie|auth"
@@ -14,7 +16,9 @@ _NAME = (
     r"|(?:access|hf|hub|huggingface|session|security|refresh|bot|github|wandb|id|api)[_-]?token"
     r"|(?<=[\"'])auth(?=[\"']))"
 )
-_VALUE = r"""(?!(?:None|null|True|False|true|false)\b)(?P<value>[^\s"',;(){}\[\]<>&]{4,4096})"""
+_REAL = r"(?!(?:None|null|True|False|true|false)\b)"
+_VALUE = rf"""{_REAL}(?P<value>[^\s"',;(){{}}\[\]<>&\x1b]{{4,4096}})"""
+_GAP = r"(?:\s|\x1b\[[\d;]{0,8}m){0,6}"  # some loggers colour names and values
 _TOKENS = (
     (r"hf_[A-Za-z0-9]{16,256}", "hub token"),
     (r"(?:gh[pousr]_|github_pat_)\w{20,256}", "GitHub token"),
@@ -30,7 +34,11 @@ _RULES = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
         *((rf"(?P<value>(?<![A-Za-z0-9]){token})", kind) for token, kind in _TOKENS),
-        (r"(?i)\b(?:bearer|basic)\s{1,4}(?P<value>[A-Za-z0-9+/_.=~-]{8,4096})", "credentials"),
+        (
+            r"(?i)\b(?:bearer|basic|authorization[\"']?[=:] {0,4}[\"']?(?:token|apikey))\s{1,4}"
+            r"(?P<value>[A-Za-z0-9+/_.=~-]{8,4096})",
+            "credentials",
+        ),
         (r"(?i)\bcookie[\"']?: {0,4}(?P<value>[^\n]{4,4096})", "cookie"),
         (r"[a-z][a-z0-9+.-]{1,20}://[^\s:/@?#]{0,256}:(?P<value>[^\s/@?#]{1,256})@", "password"),
         (r"[a-z][a-z0-9+.-]{1,20}://(?P<value>[^\s:/@?#]{16,256})@", "credentials"),
@@ -44,8 +52,13 @@ _RULES = tuple(
             rf"(?i){_NAME}\w{{0,40}}[\"']?[=:] {{0,4}}[\[(](?P<value>[^\])\n]{{4,4096}})[\])]",
             "secret",
         ),
-        (rf"(?i){_NAME}\w{{0,40}}[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"'\[(]{{0,4}}{_VALUE}", "secret"),
-        (rf"(?i)--{_NAME}\w{{0,40}}[\"']?[ =,]{{1,4}}[\"']?{_VALUE}", "secret"),
+        (
+            rf"(?i){_NAME}\w{{0,40}}[\"']?{_GAP}[=:]{_GAP}b?(?P<quote>[\"']){_REAL}"
+            r"(?P<value>(?:(?!(?P=quote)).){4,4096})(?P=quote)",
+            "secret",
+        ),
+        (rf"(?i){_NAME}\w{{0,40}}[\"']?{_GAP}[=:]{_GAP}[\"'\[(]{{0,4}}{_VALUE}", "secret"),
+        (rf"(?i)--(?:{_NAME}\w{{0,40}}|token)[\"']?[ =,]{{1,4}}[\"']?{_VALUE}", "secret"),
         (rf"\b[A-Z0-9_]{{0,60}}(?:TOKEN|SECRET|PASSWORD|_PASS|KEY)=[\"']?{_VALUE}", "secret"),
         (
             r"(?i)(?<![\w-])token[\"']?\s?[=:]\s?[\"']?(?=[^\s\"']{0,64}\d)"
@@ -56,7 +69,10 @@ _RULES = tuple(
 )
 _BLOCK_BEGIN = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
 _BLOCK_END = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
-_SECRET_NAME = re.compile(rf"(?i){_NAME}|(?:^|_)(?:token|secret|password|key|auth)$")
+_SECRET_NAME = re.compile(
+    rf"(?i){_NAME}|(?:^|_)(?:token\d*|secret|pass|passphrase|pat|creds?|keys?|auth|jwt|webhook)$"
+    r"|_(?:pwd|pw)$"
+)
 
 
 def _one_line(line: str) -> str:
@@ -68,7 +84,8 @@ def _one_line(line: str) -> str:
 
 
 def _without(match: re.Match[str], kind: str) -> str:
-    if match["value"].startswith("[redacted"):
+    at = match.start("value")
+    if "[redacted" in match.string[max(at - 1, 0) : at + 9]:
         return match[0]
     start, end = match.start("value") - match.start(), match.end("value") - match.start()
     return f"{match[0][:start]}[redacted {kind}]{match[0][end:]}"
@@ -116,6 +133,16 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
     return "".join(redact_lines(text.splitlines(keepends=True), known))
 
 
+def redact_command(command: Iterable[str], known: Iterable[str] = ()) -> list[str]:
+    """A command line without secrets, whether ``--name=value`` or ``--name value``."""
+    shown: list[str] = []
+    before = ""
+    for word in map(str, command):
+        shown.append(redact(f"{before} {word}", known).removeprefix(f"{before} "))
+        before = word if word.startswith("-") and "=" not in word else ""
+    return shown
+
+
 def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Environment variables with the values of those that are secret by name or content hidden."""
     return {
@@ -125,5 +152,13 @@ def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
-    """The values of the variables that are secret by their name."""
-    return [value for name, value in environment.items() if _SECRET_NAME.search(name) and value]
+    """The values of the variables that are secret by their name.
+
+    Also as JSON, Python and a URL write them, and each line of one that has several.
+    """
+    values = [value for name, value in environment.items() if _SECRET_NAME.search(name)]
+    # The rim of a key is the same for all keys, by which they are found.
+    lines = [one for value in values for one in value.splitlines() if one[:5] != "-----"]
+    ways = (str, lambda text: json.dumps(text)[1:-1], lambda text: repr(text)[1:-1])
+    ways += (lambda text: quote(text, safe=""),)
+    return [*dict.fromkeys(way(one) for way in ways for one in (*values, *lines) if one)]

@@ -24,6 +24,11 @@ SECRETS = {
     "web token": (f"jwt eyJhbGciOiJI.eyJzdWIiOiIx.{B64}", "eyJzdWIiOiIx"),
     "argument list": ("['--api-key', 'abcd1234', '--port']", "abcd1234"),
     "second of a list": ("args api_key=['abcd1234', 'efgh5678']", "efgh5678"),
+    "coloured": (f"event \x1b[36mapi_key\x1b[0m=\x1b[35m{B64}\x1b[0m", B64),
+    "words in quotes": ("set password='correct horse battery' port=1", "horse battery"),
+    "bytes": ("{'password': b'abcd1234'}", "abcd1234"),
+    "token header": ("Authorization: Token abcd1234efgh", "abcd1234efgh"),
+    "token flag": ("serve --token abcd1234 --tokenizer x", "abcd1234"),
     "short name": ("export DB_PASS=abcd1234 serve", "abcd1234"),
     "registry": ('config "auth": "dXNlcjpwYXNzd29yZA=="', "dXNlcjpwYXNzd29yZA"),
     "cookie": ("Set-Cookie: sid=abcd1234; Path=/", "abcd1234"),
@@ -94,6 +99,12 @@ def test_known_values_go_wherever_they_stand():
     }
     known = secret_values(environment)
     assert known == ["plainvalue", "anothervalue"]
+    shown = secret_values(
+        {"DB_PASS": 'a "b" \\ c', "PWD": "/home", "LDAP_PW": "one line\nnext line"}
+    )
+    assert {'a "b" \\ c', 'a \\"b\\" \\\\ c', "a%20%22b%22%20%5C%20c", "next line"} <= {*shown}
+    assert "/home" not in shown
+    assert redact("set API_KEY=[redacted secret] 1") == "set API_KEY=[redacted secret] 1"
     assert (
         redact("a plainvalue b\nanothervalue", known) == "a [redacted secret] b\n[redacted secret]"
     )

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -37,7 +37,7 @@ from kvpaper.lab import ending, machine, processes, records
 from kvpaper.lab.ending import LOCK, RESERVE, STATE
 from kvpaper.lab.logs import BoundedLog
 from kvpaper.lab.watch import Started, Watch
-from kvpaper.redact import redact, redact_environment, secret_values
+from kvpaper.redact import redact, redact_command, redact_environment, secret_values
 
 RUNS = Path("runs")
 _RESERVE_BYTES = 1 << 18
@@ -105,7 +105,8 @@ class Run:
     ) -> None:
         parameters = machine.public(json.loads(json.dumps(parameters, allow_nan=False)))
         checksum = records.parameters_sha256(parameters)
-        now, program = datetime.now(UTC), Path(sys.argv[0]).name
+        now = datetime.now(UTC)
+        program = Path(sys.argv[0]).name.replace("__main__.py", "kvpaper")
         self.path = runs / f"{instrument}-{now:%Y%m%dT%H%M%S%f}-{checksum[:8]}"
         self.folder, self._marker = folder, secrets.token_hex(16)
         # Short, since sockets lie in it.
@@ -120,7 +121,7 @@ class Run:
             "parameters_sha256": checksum,
             "machine": machine.describe(disk),
             "software": machine.software(python, image),
-            "command": [program.replace("__main__.py", "kvpaper"), *self._clean(sys.argv[1:])],
+            "command": redact_command([program, *sys.argv[1:]], self._secrets),
             "commands": {},
             "run": self.path.name,
             "rows": [],
@@ -138,10 +139,10 @@ class Run:
         self._begin, self._events = time.monotonic(), machine.memory_events()
         self._other_cpu_s = machine.other_cpu_s()
         # Held until this process is gone, however it goes: by that a later run tells what is left.
-        os.mkdir(self._temporary, 0o700)
         self._lock = (self.path / LOCK).open("x", encoding="utf-8")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._write_state()
+        os.mkdir(self._temporary, 0o700)
         with suppress(OSError):  # room for the record, should the disk run full
             (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
         self._log = BoundedLog(self.path / "harness.log", self._secrets)
@@ -185,7 +186,7 @@ class Run:
         self._secrets |= {*secret_values(environment)}
         shown = json.dumps(redact_environment(whole), indent=1)
         self.keep(f"{name}.environment.json", f"{shown}\n")
-        self.record["commands"][name] = self._clean(command)
+        self.record["commands"][name] = redact_command(command, self._secrets)
         self._write_state()
         log = BoundedLog(self.path / f"{name}.log", self._secrets)
         stream, end = os.pipe()
@@ -317,7 +318,7 @@ class Run:
 
     def say(self, text: str) -> None:
         """Tell progress: to standard error and to the log of the harness."""
-        print(f"{self.record['instrument']}: {text}", file=sys.stderr, flush=True)
+        ending.tell(f"{self.record['instrument']}: {redact(text, self._secrets)}")
         self._note(f"INFO kvpaper.lab:0 {text}")
 
     def stop(self, started: Started, deadline_s: float = 40) -> None:
@@ -378,8 +379,10 @@ class Run:
             certain = (error.cause, error.kind) if isinstance(error, Stopped) else ("", "")
             self.record["cause"] = ending.cause(self.path, outcome, why, certain, by)
         self.record = machine.public(self.record)
+        for name in ("cause", "processes", "software"):  # not what the checksum is of
+            self.record[name] = machine.public(self.record[name], self._secrets)
         self.record_path = ending.write(self.record, self.path, self.folder)
-        print(f"{self.record['instrument']}: {outcome}; record {self.record_path}", file=sys.stderr)
+        ending.tell(f"{self.record['instrument']}: {outcome}; record {self.record_path}")
 
     def _dump_stacks(self) -> None:
         """Let every Python process tell by faulthandler where its threads wait, and die of it."""
@@ -437,16 +440,6 @@ class Run:
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         with suppress(OSError), (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-
-    def _clean(self, command: Iterable[str]) -> list[str]:
-        """A command line without secrets, whether ``--name=value`` or ``--name value``."""
-        shown: list[str] = []
-        before = ""
-        for word in map(str, command):
-            pair = redact(f"{before} {word}", self._secrets)
-            shown.append(pair.removeprefix(f"{before} "))
-            before = word if word.startswith("-") and "=" not in word else ""
-        return shown
 
     def _write_state(self) -> None:
         state = {"marker": self._marker, "boot": processes.boot(), "record": self.record}

@@ -62,6 +62,12 @@ def cause(
     return answer
 
 
+def tell(text: str) -> None:
+    """Print to standard error, if anybody still reads it."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 def write(record: dict[str, Any], path: Path, folder: Path) -> Path:
     """Write the record where it belongs, else where there is room; then mark the run as done."""
     (path / RESERVE).unlink(missing_ok=True)
@@ -77,8 +83,10 @@ def write(record: dict[str, Any], path: Path, folder: Path) -> Path:
             why = why or f"{place}: {error.strerror}"
     (path / LOCK).unlink(missing_ok=True)  # works even on a full disk
     if written is None:
-        print(json.dumps(record), file=sys.stderr)
+        tell(json.dumps(record))
         raise OSError(0, why)
+    if why:
+        tell(f"{why}; the record went elsewhere")
     with suppress(OSError):
         (path / "record.json").write_bytes(written.read_bytes())
     return written
@@ -107,7 +115,7 @@ def end_orphans(runs: Path, folder: Path = records.FOLDER) -> list[Path]:
             try:
                 written.append(_recover(path, folder))
             except (InputError, KeyError, ValueError) as error:  # as another version left it
-                print(f"{path}: no record can be made of it: {error}", file=sys.stderr)
+                tell(f"{path}: no record can be made of it: {error}")
                 (path / LOCK).unlink()
     return written
 
@@ -120,7 +128,7 @@ def _recover(path: Path, folder: Path) -> Path:
     ended = processes.end_strays(state["marker"], known)
     shutil.rmtree(state["temporary"], ignore_errors=True)
     why = f"the harness was killed; the next start ended {len(ended)} processes that it left"
-    print(f"{path.name}: {why}", file=sys.stderr)
+    tell(f"{path.name}: {why}")
     record = state["record"] | {
         "rows": _json_lines(path / "rows.jsonl"),
         "logs": [summary(log) for log in sorted(path.glob("*.log"))],

@@ -10,12 +10,14 @@ import resource
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import kvpaper
 from kvpaper.errors import InputError
+from kvpaper.redact import redact_command, redact_environment
 
 _OWN = ("numpy", "scipy", "pandas", "torch", "triton", "transformers", "safetensors", "tokenizers")
 _ADDRESS = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
@@ -90,16 +92,22 @@ def software(python: str | None = None, image: str | None = None) -> dict[str, A
     return found
 
 
-def public(value: Any) -> Any:
-    """A value of JSON without host name, user, home, addresses and the path of the checkout."""
+def public(value: Any, known: Iterable[str] = ()) -> Any:
+    """A value of JSON without secrets, host name, user, home, addresses, path of the checkout.
+
+    ``known`` are values that are secret whatever they look like.
+    """
     if isinstance(value, dict):
         # A version such as 4.13.0.92 is no address.
-        shown = {name: public(inside) for name, inside in value.items() if name != "packages"}
+        shown = {name: public(one, known) for name, one in value.items() if name != "packages"}
+        shown |= redact_environment({n: one for n, one in shown.items() if isinstance(one, str)})
         return {public(name): shown.get(name, inside) for name, inside in value.items()}
     if isinstance(value, list | tuple):
-        return [public(inside) for inside in value]
+        words = value and all(isinstance(one, str) for one in value)
+        return [public(one, known) for one in (redact_command(value, known) if words else value)]
     if not isinstance(value, str):
         return value
+    (value,) = redact_command([value], known)
     for pattern, shown in _private():
         value = re.sub(pattern, shown, value)
     return _ADDRESS.sub("[address]", value)

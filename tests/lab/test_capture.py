@@ -145,6 +145,37 @@ def test_no_secret_reaches_the_disk(places, fake, monkeypatch):
     assert "no end [redacted hub token]" in texts["engine.log"]
 
 
+def test_no_secret_reaches_a_record_by_its_parameters_or_its_end(places):
+    asked = {"environment": {"HF_TOKEN": "hunter2hunter2"}, "arguments": ["--api-key", "hunter23"]}
+    with capture.Run("canary", {"engine": asked}, **places) as one:
+        one.start("engine", ["sleep", "60"], {"DB_PASS": "correct horse"})
+        raise capture.Stopped(f"it answered 400: {fake_engine.TOKEN}, correct horse")
+    assert "it answered 400: [redacted hub token]" in record_of(one)["cause"]["harness"]
+    texts = [path.read_text() for path in [*one.path.iterdir(), one.record_path]]
+    pieces = ["hunter2", "correct horse", fake_engine.TOKEN[3:12]]
+    assert [piece for piece in pieces if piece in "\n".join(texts)] == []
+
+
+def test_a_run_goes_on_where_nobody_reads_what_it_tells(tmp_path, places):
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import lab_runs, pathlib, sys; lab_runs.main(pathlib.Path(sys.argv[1]), False)"
+    harness = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=HARNESS.parent,
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        text=True,
+    )
+    os.close(writer)
+    assert harness.stdout.readline() == "ready\n"
+    harness.stdout.close()
+    harness.send_signal(signal.SIGHUP)
+    harness.wait(20)
+    (record,) = records.records(places["folder"])
+    assert record["outcome"] == "interrupted"
+
+
 def test_the_connector_that_is_not_active_is_no_success(places, fake):
     use = engine.Engine.prove_active
     active = run(places, fake("healthy"), use, "lmcache")
