@@ -32,9 +32,9 @@ from kvpaper.traces.load import read_trace
 
 FOLDER = data.FOLDER.parent / ".cache" / "combined"
 BASE = "h200-moe"
-# Of the usual way to run a model, and of a user's at least: enough to split, few enough that the
-# whole grid is replayed within the hour on two cores.
-_INSTANCES = 4
+# Of the usual way to run a model: enough to split finely, few enough that the whole grid is replayed
+# within an hour or two on two cores. Of a user's fleet at least so many that it can be split.
+_INSTANCES, _LEAST = 8, 4
 TABLES = ("qwen3-235b-fp8", "deepseek-v3", "llama-3.1-70b", "gpt-oss-120b", "qwen3-30b-a3b")
 TRACES = ("mooncake_conversation", "mooncake_synthetic", "mooncake_conversation_strangers")
 TTFTS_S, TTFT_S, TPOT_S = (2.0, 5.0, 1.0, 0.5), 2.0, 0.04
@@ -257,7 +257,7 @@ def of_scenario(scenario: Scenario | Reads) -> list[Row]:
     """
     case = scenario.whole(*READS) if isinstance(scenario, Reads) else scenario
     if case.fleet.decode is None and case.fleet.prefill.instances == 1:
-        case = _several(case, _INSTANCES)
+        case = _several(case, _LEAST)
     targets = Targets(case.slo.ttft_s, case.slo.tpot_s, case.slo.percentile)
     name = case.workload.trace
     if name is None or name in fetch.TRACES:

@@ -209,12 +209,12 @@ def headline(at: pd.DataFrame) -> str:
     for word, part in (("less", 1 - np.exp(-less)), ("more", np.expm1(-more))):
         ends = dict.fromkeys(f"{end:.0%}" for end in (part.min(), part.max()))
         said += [f"{' to '.join(ends)} {word} for {len(part)}"] * (len(part) > 0)
-    case = at.iloc[0]
-    return (
-        f"On {_log(case.trace)}, with {_targets(case)}, split pools with tiers cost "
-        f"{' and '.join(said) or 'the same within noise for all'} of "
-        f"{counted(len(at), 'model')} than one pool without tiers."
-    )
+    case, count = at.iloc[0], counted(len(at), "model")
+    where = f"On {_log(case.trace)}, with {_targets(case)}, split pools with tiers cost"
+    if not said:
+        return f"{where} the same within noise as one pool without tiers, for all of {count}."
+    others = "".join(f", and {one}" for one in said[1:])
+    return f"{where} {said[0]} of {count} than one pool without tiers{others}."
 
 
 def _drops(at: pd.DataFrame) -> str:

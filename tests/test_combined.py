@@ -242,11 +242,11 @@ class TestCommitted:
         table = results.read("public", "70_combined")
         return table.fillna({"varied": "", "at": -1.0})
 
-    def usd(self, table):
+    def usd(self, table, band="middle"):
         known = table[
             (table.quantity == "usd_per_million_output_tokens")
             & (table.kind == "simulated")
-            & (table.band == "middle")
+            & (table.band == band)
         ]
         return known.pivot_table(index=AT, columns="cell", values="value")
 
@@ -261,19 +261,20 @@ class TestCommitted:
         assert not cells.duplicated([*AT, "cell"]).any()
 
     def test_tiers_are_no_dearer_than_none_up_to_the_noise_of_the_seeds(self, table):
-        usd = self.usd(table)
+        low, high = self.usd(table, "low"), self.usd(table, "high")
         for without, with_tiers in (("none", "tiered"), ("disaggregated", "both")):
-            known = usd[usd[without].notna()]
-            assert known[with_tiers].notna().all()
-            assert (known[with_tiers] / known[without]).max() < 1.04
+            known = high[without].notna()
+            assert (low[with_tiers][known] <= high[without][known]).all()
 
     def test_a_saving_is_the_log_of_the_ratio_of_costs(self, table):
         usd = self.usd(table)
-        saved = table[(table.quantity == "log_saving") & (table.band == "middle")]
-        for row in saved[saved.over.notna()].itertuples():
+        saved = table[(table.quantity == "log_saving") & table.over.notna()]
+        bands = saved.pivot_table(index=[*AT, "cell", "over"], columns="band", values="value")
+        for row in bands.reset_index().itertuples():
             costs = usd.loc[tuple(getattr(row, name) for name in AT)]
             expected = log(costs[row.over] / costs[row.cell])
-            assert row.value == pytest.approx(expected, abs=0.01)
+            # Of seeds the mean of the logarithms, not the logarithm of the means.
+            assert row.middle == pytest.approx(expected, abs=max(0.01, (row.high - row.low) / 4))
             assert costs.min() == pytest.approx(costs[row.cell], rel=0.005)
 
     def test_flips_lie_between_the_values_that_were_tried(self, table):

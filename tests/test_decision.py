@@ -84,7 +84,7 @@ def test_a_scenario_that_one_fleet_alone_meets():
     assert "has split pools with tiers and costs 3\N{NO-BREAK SPACE}USD" in said
     assert "no other kind of fleet meets the targets" in said
     assert "Own-1B only split pools with tiers can meet the targets" in said
-    assert "cost the same within noise for all of 1 model" in said
+    assert "cost the same within noise as one pool without tiers, for all of 1 model" in said
     assert "and in 1 it is the only one" in said
     assert "In no case can all four fleets meet the targets" in said
     assert "nan" not in said
@@ -97,7 +97,7 @@ def test_a_tie_within_noise():
     case = cases(made_up.costs(2.0, 0.995, 1.0), noise=0.02)
     said = decision.combined(case, case)
     assert "costs the same within the noise of the replay" in said
-    assert "cost the same within noise for all of 1 model" in said
+    assert "cost the same within noise as one pool without tiers, for all of 1 model" in said
     assert "Own-1B 0% (−4% to +4%; the split 0%, tiers 0%)" in said
     assert "In 0 it is ahead of the next beyond the noise" in said
     bought = decision.when_to_buy(case, case, NOTHING)
