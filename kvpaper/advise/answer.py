@@ -10,6 +10,7 @@ from kvpaper.advise.decide import (
     CRITICAL_PATH,
     NOT,
     Band,
+    Bought,
     Decision,
     Kind,
     band_of,
@@ -20,24 +21,27 @@ from kvpaper.advise.decide import (
 )  # fmt: skip
 from kvpaper.advise.flips import Flip, Input
 from kvpaper.advise.report import usd
-from kvpaper.answers import TIERS, capital, counted, duration, listed, size
-from kvpaper.decision import CELLS
+from kvpaper.answers import CELLS, TIERS, capital, counted, duration, listed, size
 from kvpaper.formulas import recovery
 from kvpaper.serving import cells
 
 UNIT = "USD per million output tokens"
-_ENDS = ("value", "low", "high")
+_UNKNOWN = dict.fromkeys(("value", "low", "high"))
 
 
-def answer(decision: Decision, found: list[Flip]) -> dict[str, Any]:
+def answer(decision: Decision, turned: list[Flip]) -> dict[str, Any]:
     """The contract's object with words beside the numbers; what nobody can tell is None."""
     bench, chosen = decision.bench, decision.chosen
     rule = _rule(decision)
-    tiers = [_tier(decision, name, rule) for name in decision.tiers]
+    left, recomputed, *fetched = (row["value"] for row in rule)
+    tiers = [
+        _tier(name, bought, left, recomputed, time)
+        for (name, bought), time in zip(decision.tiers.items(), fetched, strict=True)
+    ]
     rows = cells.rows(bench, targets_of(bench.case.scenario), decision.cells)
     rows += [*rule, *_latencies(decision)]
     saved, told = _saving(decision)
-    return {
+    found = {
         "scenario": bench.case.scenario.name,
         "decision": {
             "split_pools": bool(chosen and chosen.configuration.decode),
@@ -46,35 +50,27 @@ def answer(decision: Decision, found: list[Flip]) -> dict[str, Any]:
             "told": _told(decision),
         },
         "saving": saved,
-        "flips": [_flip(one) for one in found if one.at is not None],
+        "flips": [_flip(one) for one in turned if one.at is not None],
         "basis": dict.fromkeys(results.KINDS[:4], 0) | Counter(row["kind"] for row in rows),
         "reasons": [told, *_reasons(decision), *(tier["reason"] for tier in tiers)],
-        "unchanged": _unchanged(found),
+        "unchanged": _unchanged(turned),
         "cells": {
-            name: (cell.feasible and _million(band_of(cell.usd_per_token))) or None
+            name: band_of(cell.usd_per_token) if cell.feasible else None
             for name, cell in decision.cells.items()
         },
         "rows": results.jsonable(rows),
     }
-
-
-def _million(band: Band | None) -> dict[str, float | None]:
-    ends = band or (np.nan,) * 3
-    return results.finite({name: 1e6 * end for name, end in zip(_ENDS, ends, strict=True)})
-
-
-def _usd(band: Band) -> str:
-    return usd(_million(band))
+    return results.finite(found)
 
 
 def _saves(band: Band) -> str:
     """What a tier saves or costs, with its band."""
-    if np.isinf(band[0]):
-        return "is what meets the targets" if band[0] > 0 else "misses the targets"
-    if band[0] < 0:
-        middle, low, high = (-end for end in band)
-        return f"costs {_usd((middle, high, low))} more"
-    return f"saves {_usd(band)}"
+    if np.isinf(band["value"]):
+        return "is what meets the targets" if band["value"] > 0 else "misses the targets"
+    if band["value"] < 0:
+        more = {"value": -band["value"], "low": -band["high"], "high": -band["low"]}
+        return f"costs {usd(more)} more"
+    return f"saves {usd(band)}"
 
 
 def told_kind(found: Kind | None) -> str:
@@ -111,19 +107,18 @@ def _saving(decision: Decision) -> tuple[dict[str, Any], str]:
     chosen, none = decision.chosen, decision.cells["none"]
     missed = f"one pool without tiers misses the {none.binding.upper()} target at any rate"
     if chosen is None:
-        return _million(None) | {"unit": UNIT, "over": None}, f"{capital(missed)}."
-    own = kind(chosen.configuration)
-    others = [one for one in decision.options if kind(one.configuration) != own]
+        return _UNKNOWN | {"unit": UNIT, "over": None}, f"{capital(missed)}."
+    others = [one for one in decision.options if kind(one.configuration) != decision.kind]
     over = none if none.feasible else cheapest(others) if others else None
-    band = over and saving(chosen, over)
-    found = _million(band) | {"unit": UNIT, "over": over and told_kind(kind(over.configuration))}
     if over is None:
-        return found, f"Nothing else meets the targets: {missed}."
-    if over.configuration == chosen.configuration:
-        return found, "Neither a split nor a tier saves anything beyond noise."
-    share = band[0] / over.usd_per_token.mean()
+        return _UNKNOWN | {"unit": UNIT, "over": None}, f"Nothing else meets the targets: {missed}."
+    band, words = saving(chosen, over), told_kind(kind(over.configuration))
+    share = band["value"] / band_of(over.usd_per_token)["value"]
     why = "" if over is none else f", the next best, since {missed}"
-    return found, f"That saves {_usd(band)} {UNIT}, {share:.0%}, over {found['over']}{why}."
+    told = f"That saves {usd(band)} {UNIT}, {share:.0%}, over {words}{why}."
+    if over.configuration == chosen.configuration:
+        told = "Neither a split nor a tier saves anything beyond noise."
+    return band | {"unit": UNIT, "over": words}, told
 
 
 def _reasons(decision: Decision) -> list[str]:
@@ -131,18 +126,20 @@ def _reasons(decision: Decision) -> list[str]:
     if chosen is None:
         return []
     told = []
-    if saving(best, chosen)[0] > 0:
-        what = told_kind(kind(best.configuration))
-        more = "More tiers" if what == told_kind(kind(chosen.configuration)) else capital(what)
-        less = _usd(saving(best, chosen))
-        told.append(f"{more} would save {less} {UNIT}: within noise, so the simpler is advised.")
+    less = saving(best, chosen)
+    if less["value"] > 0:
+        other = kind(best.configuration)
+        more = "More tiers" if other == decision.kind else capital(told_kind(other))
+        told.append(
+            f"{more} would save {usd(less)} {UNIT}: within noise, so the simpler is advised."
+        )
     for name, cell in decision.cells.items():
         if not cell.feasible and name != "none":
             few = case.gpus < 2 * min(way.gpus for way in case.ways)
             why = "needs more GPUs" if few else f"misses the {cell.binding.upper()} target"
             told.append(f"{capital(CELLS[name])}: {why}.")
     rate, asked = chosen.requests_per_s.mean(), case.scenario.workload.requests_per_s
-    gpus, cost = counted(case.gpus, "GPU"), _usd(band_of(chosen.usd_per_token))
+    gpus, cost = counted(case.gpus, "GPU"), usd(band_of(chosen.usd_per_token))
     told.append(
         f"So run, {gpus} serve {rate:.3g} requests/s at {cost} {UNIT}; the "
         f"{chosen.binding.upper()} target allows no more. The scenario asks for {asked:.3g}."
@@ -151,7 +148,10 @@ def _reasons(decision: Decision) -> list[str]:
 
 
 def _rule(decision: Decision) -> list[results.Row]:
-    """The formula's verdict on a usual prefix, its fetch under the load of the replay."""
+    """The formula's verdict on a usual prefix: slack, recomputing, a fetch from each tier.
+
+    Fetches have the load of the replay beside them.
+    """
     scenario, chosen = decision.bench.case.scenario, decision.chosen
     pool = evaluate.POOLS[bool(chosen and chosen.configuration.decode)]
     tokens = scenario.workload.prompt_tokens - scenario.workload.new_tokens
@@ -185,16 +185,10 @@ def _loads(decision: Decision) -> dict[str, float]:
     return loads
 
 
-def _tier(decision: Decision, name: str, rule: list[results.Row]) -> dict[str, Any]:
-    bought = decision.tiers[name]
-    left, recomputed, fetched = (
-        next(
-            row["value"]
-            for row in rule
-            if row["quantity"] == quantity and row.get("tier") in (None, name)
-        )
-        for quantity in ("ttft_slack_s", "recompute_time_s", "shared_fetch_time_s")
-    )
+def _tier(
+    name: str, bought: Bought, left: float, recomputed: float, fetched: float
+) -> dict[str, Any]:
+    """The verdict on a tier; times as of ``_rule`` [s]."""
     late, slow = fetched > left, fetched >= recomputed
     time = duration(fetched) if np.isfinite(fetched) else "more than can be served"
     why = [
@@ -212,8 +206,8 @@ def _tier(decision: Decision, name: str, rule: list[results.Row]) -> dict[str, A
         "tier": name,
         "bytes": bought.bytes,
         "use": bought.use,
-        "saving": _million(bought.saving),
-        "saving_without_prefetch": _million(bought.saving_waiting),
+        "saving": bought.saving or _UNKNOWN,
+        "saving_without_prefetch": bought.saving_waiting or _UNKNOWN,
         "rule": "late" if late else "recompute" if slow else "in time",
         "reason": f"{capital(TIERS[name])}, {bought.use}: {'; '.join(why)}.",
     }
@@ -256,8 +250,8 @@ def _unchanged(found: list[Flip]) -> list[dict[str, Any]]:
     """For each input the range over which no other decision was found cheaper beyond noise."""
     told = []
     for moved in dict.fromkeys(one.input for one in found):
-        ends = [one.end if one.at is None else one.last for one in found if one.input == moved]
-        low, high = min(*ends, moved.value), max(*ends, moved.value)
+        ends = [moved.value, *(one.last for one in found if one.input == moved)]
+        low, high = min(ends), max(ends)
         values = {"from": units.per(low, moved.unit), "to": units.per(high, moved.unit)}
         text = f"{moved.key} from {_shown(moved, low)} to {_shown(moved, high)}"
         told.append({"input": moved.key, **values, "unit": moved.unit, "told": text})

@@ -14,7 +14,8 @@ from kvpaper.serving.fleet import Tier
 from kvpaper.serving.search import Targets
 from kvpaper.traces.block_trace import BlockTrace
 
-Band = tuple[float, float, float]
+# Value, low and high [USD per million output tokens].
+Band = dict[str, float]
 CRITICAL_PATH, PREFETCH, NOT = "critical path", "prefetch", "do not buy"
 # Of a log; of a replay at the rate of the closed form, which it does not reach, if not twice
 # those of the log.
@@ -37,8 +38,7 @@ class Bought:
     all : bool
         Whether that is all that the scenario offers.
     saving : Band or None
-        What it saves; of a tier that is not bought, what the least of it would save
-        [USD per output token].
+        What it saves; of a tier that is not bought, what the least of it would save.
     saving_waiting : Band or None
         What it saves where a fetch starts only when an instance turns to its request.
     """
@@ -59,20 +59,25 @@ class Decision:
     bench : Bench
     cells : dict
         The four cells by name.
-    best, chosen : Cell or None
-        The cheapest, and the simplest that is not dearer beyond noise; None if none is feasible.
     options : list of Cell
         All feasible configurations, the cells first.
+    best, chosen : Cell or None
+        The cheapest, and the simplest that is not dearer beyond noise; None if none is feasible.
     tiers : dict
         Priced tiers by name.
     """
 
     bench: Bench
     cells: dict[str, Cell]
+    options: list[Cell]
     best: Cell | None = None
     chosen: Cell | None = None
-    options: list[Cell] = field(default_factory=list)
     tiers: dict[str, Bought] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> "Kind | None":
+        """What was decided; None if nothing is feasible."""
+        return self.chosen and kind(self.chosen.configuration)
 
     def cost(self, chosen: Configuration, near: Cell) -> Cell:
         """A configuration on every seed, near the rate of a cell."""
@@ -130,26 +135,26 @@ def targets_of(scenario: Scenario) -> Targets:
     return Targets(scenario.slo.ttft_s, scenario.slo.tpot_s, scenario.slo.percentile)
 
 
-def band_of(values: np.ndarray) -> Band:
+def band_of(usd_per_token: np.ndarray) -> Band:
     """Mean over seeds, and the ends of its band."""
-    middle, half = float(values.mean()), half_width(values)
-    return middle, middle - half, middle + half
+    middle, half = float(usd_per_token.mean()), half_width(usd_per_token)
+    return {"value": 1e6 * middle, "low": 1e6 * (middle - half), "high": 1e6 * (middle + half)}
 
 
 def saving(cell: Cell, over: Cell) -> Band:
-    """What a cell saves over another, seed by seed [USD per output token]; infinite if only it can.
+    """What a cell saves over another, seed by seed; infinite if only it can.
 
     Seeds are paired: both serve the same requests.
     """
     if cell.feasible and over.feasible:
         return band_of(over.usd_per_token - cell.usd_per_token)
     end = np.inf if cell.feasible else -np.inf
-    return end, end, end
+    return dict.fromkeys(("value", "low", "high"), end)
 
 
 def cheaper(cell: Cell, than: Cell) -> bool:
     """Whether it is cheaper beyond noise."""
-    return saving(cell, than)[1] > 0
+    return saving(cell, than)["low"] > 0
 
 
 def cheapest(cells: Iterable[Cell]) -> Cell:
@@ -159,16 +164,13 @@ def cheapest(cells: Iterable[Cell]) -> Cell:
 def decide(bench: Bench, told: Callable[[str], None] = lambda _: None) -> Decision:
     """The four cells, the simplest of what noise does not tell apart, and the use of each tier."""
     told("the four cells")
-    decision = Decision(bench, best_cells(bench, targets_of(bench.case.scenario)))
-    decision.options = [cell for cell in decision.cells.values() if cell.feasible]
+    cells = best_cells(bench, targets_of(bench.case.scenario))
+    decision = Decision(bench, cells, [cell for cell in cells.values() if cell.feasible])
     told("how much of each tier, and whether it may be waited for")
-    names = [offer[0].name for offer in bench.case.offers]
-    if not decision.options:
-        decision.tiers = {name: Bought(NOT) for name in names}
-        return decision
-    decision.best = cheapest(decision.options)
-    decision.chosen = _simplest(decision)
-    decision.tiers = {name: _bought(decision, name) for name in names}
+    if decision.options:
+        decision.best = cheapest(decision.options)
+        decision.chosen = _simplest(decision)
+    decision.tiers = {offer[0].name: _bought(decision, offer) for offer in bench.case.offers}
     return decision
 
 
@@ -185,9 +187,9 @@ def _simplest(decision: Decision) -> Cell:
         fewer = decision.cost(_without(chosen.configuration, tier.name), chosen)
         if not cheaper(best, fewer):
             chosen = fewer
+    most = {offer[-1].name: offer[-1].capacity_bytes for offer in case.offers}
     for tier in chosen.configuration.tiers:
-        most = max(one.capacity_bytes for one in _offer(case, tier.name))
-        while tier.capacity_bytes > _LEAST_SHARE * most:
+        while tier.capacity_bytes > _LEAST_SHARE * most[tier.name]:
             tier = replace(tier, capacity_bytes=tier.capacity_bytes / 2)
             less = decision.cost(_with(chosen.configuration, tier, case), chosen)
             if cheaper(best, less):
@@ -196,31 +198,30 @@ def _simplest(decision: Decision) -> Cell:
     return chosen
 
 
-def _bought(decision: Decision, name: str) -> Bought:
+def _bought(decision: Decision, offer: tuple[Tier, ...]) -> Bought:
     """Whether a tier is bought and what that saves, also where no fetch runs ahead."""
-    bench, chosen = decision.bench, decision.chosen
-    case, own = bench.case, chosen.configuration
-    offer, held = _offer(case, name), [one.capacity_bytes for one in own.tiers if one.name == name]
+    bench, chosen, name = decision.bench, decision.chosen, offer[0].name
+    if chosen is None:
+        return Bought(NOT)
+    own = chosen.configuration
+    held = [one.capacity_bytes for one in own.tiers if one.name == name]
     if not held:
-        more = [decision.cost(_with(own, one, case), chosen) for one in offer[:2]]
+        more = [decision.cost(_with(own, one, bench.case), chosen) for one in offer[:2]]
         return Bought(NOT, saving=saving(cheapest(more), chosen))
     fewer = decision.cost(_without(own, name), chosen)
     alike = kind(fewer.configuration)
-    rival = cheapest(
-        [fewer, *(one for one in decision.options if kind(one.configuration) == alike)]
+    rivals = [one for one in decision.options if kind(one.configuration) == alike]
+    rival = cheapest([fewer, *rivals])
+    base = replace(bench.case.base, prefetch_lead_s=None)
+    there = replace(decision, bench=bench.on(replace(bench.case, base=base)), options=[])
+    saved = saving(*(there.cost(one.configuration, one) for one in (chosen, rival)))
+    return Bought(
+        use=CRITICAL_PATH if saved["low"] > 0 else PREFETCH,
+        bytes=held[0] * own.prefill.gpus * own.prefill_instances,
+        all=held[0] == offer[-1].capacity_bytes,
+        saving=saving(chosen, rival),
+        saving_waiting=saved,
     )
-    waiting = bench.on(replace(case, base=replace(case.base, prefetch_lead_s=None)))
-    there = replace(decision, bench=waiting, options=[])
-    waited = [there.cost(one.configuration, one) for one in (chosen, rival)]
-    saved = saving(*waited)
-    use = CRITICAL_PATH if saved[1] > 0 else PREFETCH
-    gpus = own.prefill.gpus * own.prefill_instances
-    every = held[0] == max(one.capacity_bytes for one in offer)
-    return Bought(use, held[0] * gpus, every, saving(chosen, rival), saved)
-
-
-def _offer(case: Case, name: str) -> tuple[Tier, ...]:
-    return next(offer for offer in case.offers if offer[0].name == name)
 
 
 def _without(chosen: Configuration, name: str) -> Configuration:

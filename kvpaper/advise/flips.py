@@ -51,43 +51,38 @@ class Flip(NamedTuple):
     Attributes
     ----------
     input : Input
-    end : float
-    at, last : float or None
-        The nearest value found at which another decision is cheaper beyond noise, and the last
-        before it at which none is; None if none is at the end either.
+    last : float
+        The last value found, before another decision is cheaper beyond noise, at which none is.
+    at : float or None
+        The nearest value found at which one is; None if none is at the end either.
     to : Kind or None
         That other decision; None where nothing tried meets the targets.
     """
 
     input: Input
-    end: float
+    last: float
     at: float | None = None
-    last: float | None = None
     to: Kind | None = None
 
 
 def inputs(bench: Bench) -> list[Input]:
     """What is moved: targets, prices, rates of tiers and of the link, reuse."""
     scenario, tiers = bench.case.scenario, [offer[0].name for offer in bench.case.offers]
-    rented = scenario.prices.reading == "rented"
-    paths = [
-        ("slo.ttft", "s", ("slo", "ttft_s")),
-        ("slo.tpot", "s", ("slo", "tpot_s")),
-        ("prices.gpu", "USD/hour", ("prices", "gpu_usd_per_s")),
-        *(
-            (f"prices.rent.{tier}", "USD/GB/month", ("prices", "rent", tier))
-            if rented
-            else (f"prices.{tier}", "USD/GB", ("prices", tier))
-            for tier in tiers
-            if scenario.prices.reading != "bundled"
-        ),
-        *(
-            (f"hardware.tiers.{tier}.read", "GB/s", ("hardware", "tiers", tier, "read_bytes_per_s"))
-            for tier in tiers
-        ),
-        ("serving.transfer.rate", "GB/s", ("serving", "transfer", "rate_bytes_per_s")),
-    ]
-    found = [Input(*one, _at(scenario, one[2])) for one in paths]
+    paths = {
+        "slo.ttft": ("s", "slo", "ttft_s"),
+        "slo.tpot": ("s", "slo", "tpot_s"),
+        "prices.gpu": ("USD/hour", "prices", "gpu_usd_per_s"),
+    }
+    for tier in tiers:
+        if scenario.prices.reading == "rented":
+            paths[f"prices.rent.{tier}"] = "USD/GB/month", "prices", "rent", tier
+        elif scenario.prices.reading == "amortised":
+            paths[f"prices.{tier}"] = "USD/GB", "prices", tier
+    for tier in tiers:
+        rate = "GB/s", "hardware", "tiers", tier, "read_bytes_per_s"
+        paths[f"hardware.tiers.{tier}.read"] = rate
+    paths["serving.transfer.rate"] = "GB/s", "serving", "transfer", "rate_bytes_per_s"
+    found = [Input(key, at[0], at[1:], _at(scenario, at[1:])) for key, at in paths.items()]
     found.append(Input("workload.ceiling", "%", ("workload", "ceiling"), bench.load.curve.ceiling))
     return [one for one in found if one.value]
 
@@ -107,26 +102,25 @@ def _ends(decision: Decision, moved: Input) -> list[float]:
     low, high = moved.value / SPAN, moved.value * SPAN
     if moved.path[0] == "workload":
         return [0.0]
-    if moved.path[0] in ("slo", "prices") or decision.chosen is None:
+    if moved.path[0] in ("slo", "prices") or decision.kind is None:
         return [low, high]
-    split, tiers = kind(decision.chosen.configuration)
+    split, tiers = decision.kind
     used = split if moved.path[0] == "serving" else moved.path[2] in tiers
     return [low if used else high]
 
 
 def _flip(decision: Decision, moved: Input, end: float) -> Flip:
-    base = decision.chosen and kind(decision.chosen.configuration)
     last, at, to = moved.value, end, _decided(decision, moved.path, end)
-    if to == base:
+    if to == decision.kind:
         return Flip(moved, end)
     for _ in range(_HALVINGS_OF_PRICES if moved.path[0] == "prices" else _HALVINGS):
         middle = (last * at) ** 0.5 if end else (last + at) / 2
         there = _decided(decision, moved.path, middle)
-        if there == base:
+        if there == decision.kind:
             last = middle
         else:
             at, to = middle, there
-    return Flip(moved, end, at, last, to)
+    return Flip(moved, last, at, to)
 
 
 def _at(part: Any, path: tuple[str, ...]) -> Any:
@@ -174,9 +168,9 @@ def _repriced(decision: Decision, prices: Prices) -> Kind | None:
     if decision.chosen is None:
         return None
     cells = [repriced(decision.bench, cell, prices) for cell in decision.options]
-    base, best = kind(decision.chosen.configuration), cheapest(cells)
-    own = cheapest(cell for cell in cells if kind(cell.configuration) == base)
-    return kind(best.configuration) if cheaper(best, own) else base
+    best = cheapest(cells)
+    own = cheapest(cell for cell in cells if kind(cell.configuration) == decision.kind)
+    return kind(best.configuration) if cheaper(best, own) else decision.kind
 
 
 def _raced(decision: Decision, bench: Bench, targets: Targets) -> Kind | None:
@@ -184,7 +178,7 @@ def _raced(decision: Decision, bench: Bench, targets: Targets) -> Kind | None:
     if decision.chosen is None:
         feasible = [cell for cell in best_cells(bench, targets).values() if cell.feasible]
         return kind(cheapest(feasible).configuration) if feasible else None
-    base, best = kind(decision.chosen.configuration), {}
+    base, best = decision.kind, {}
     for cell in sorted(decision.options, key=lambda cell: float(cell.usd_per_token.mean())):
         best.setdefault(kind(cell.configuration), cell)
     race = Race(bench, targets, None)

@@ -3,12 +3,12 @@
 import re
 from html import escape
 from pathlib import Path
+from string import Template
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from kvpaper import data
-from kvpaper.answers import size
-from kvpaper.decision import CELLS
+from kvpaper.answers import CELLS, size
 
 if TYPE_CHECKING:
     from kvpaper.scenario import Scenario
@@ -92,16 +92,11 @@ def write(path: Path, answer: dict[str, Any], scenario: "Scenario") -> None:
     pictures = _pictures(answer, scenario)
     told = blocks(answer)
     if path.suffix == ".html":
-        _replace(path, _page(answer["scenario"], told, pictures))
+        data.write_text(path, _page(answer["scenario"], told, pictures))
         return
     for name, picture in pictures.items():
-        _replace(path.with_name(f"{path.stem}.{name}.svg"), picture)
-    _replace(path, "\n\n".join(_markdown(path.stem, *block) for block in told) + "\n")
-
-
-def _replace(path: Path, written: str) -> None:
-    with data.replacing(path) as temporary:
-        temporary.write_text(written, encoding="utf-8")
+        data.write_text(path.with_name(f"{path.stem}.{name}.svg"), picture)
+    data.write_text(path, "\n\n".join(_markdown(path.stem, *block) for block in told) + "\n")
 
 
 def _pictures(answer: dict[str, Any], scenario: "Scenario") -> dict[str, str]:
@@ -123,14 +118,9 @@ def _pictures(answer: dict[str, Any], scenario: "Scenario") -> dict[str, str]:
 
 
 def _page(title: str, told: list[Block], pictures: dict[str, str]) -> str:
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     body = "\n".join(_element(*block, pictures) for block in told)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}: what to buy</title>\n<style>\n{style}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
-    )
+    return Template(page).substitute(title=escape(title), body=body)
 
 
 def _element(tag: str, content: Any, pictures: dict[str, str]) -> str:

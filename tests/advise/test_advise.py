@@ -56,10 +56,10 @@ class TestVerdicts:
         assert kind(decided.chosen.configuration) == (False, ("dram",))
         dram, nvme = decided.tiers["dram"], decided.tiers["nvme"]
         assert (dram.use, nvme.use) == (CRITICAL_PATH, NOT)
-        assert dram.saving[1] > 0
-        assert dram.saving_waiting[1] > 0
+        assert dram.saving["low"] > 0
+        assert dram.saving_waiting["low"] > 0
         assert 0 < dram.bytes <= 2 * 256 * 2**30
-        assert (nvme.bytes, nvme.saving[2] < 0) == (0, True)
+        assert (nvme.bytes, nvme.saving["high"] < 0) == (0, True)
 
     def test_a_tight_target_for_a_token_splits_the_pools(self, folder):
         tight = bench_of(written(folder, "tight", ("tpot: {value: 40 ms", "tpot: {value: 8 ms")))
@@ -81,8 +81,9 @@ class TestVerdicts:
         bench = bench_of(slow)
         ahead = replace(bench.case, base=replace(bench.case.base, prefetch_lead_s=1.0))
         found = decide.decide(bench.on(ahead))
-        assert found.tiers["nvme"].use == PREFETCH
-        assert found.tiers["nvme"].saving[0] > 0 >= found.tiers["nvme"].saving_waiting[0]
+        nvme = found.tiers["nvme"]
+        assert nvme.use == PREFETCH
+        assert nvme.saving["value"] > 0 >= nvme.saving_waiting["value"]
 
     def test_targets_that_nothing_meets_are_an_answer(self, folder, tmp_path):
         none = decide.decide(
