@@ -3,8 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from functools import partial
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -13,7 +12,6 @@ from kvpaper.errors import InputError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_END = object()
 # What a worker process got at its start.
 _common: tuple = ()
 
@@ -56,15 +54,11 @@ def map_tasks(
     given = () if common is None else (common,)
     processes = processes or _cores()
     if dask is not None:
-        yield from _on_dask(function, tasks, dask, given, lost)
+        yield from _on_dask(function, iter(tasks), dask, given, lost)
     elif processes == 1:
         yield from (function(task, *given) for task in tasks)
     else:
-        workers = _Workers(function, processes, given, lost)
-        try:
-            yield from _in_order(tasks, workers.submit, workers.room, workers.died, BrokenExecutor)
-        finally:
-            workers.pool.shutdown(cancel_futures=True)
+        yield from _on_processes(function, iter(tasks), processes, given, lost)
 
 
 def _cores() -> int:
@@ -73,73 +67,50 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _in_order(
-    tasks: Iterable,
-    submit: Callable,
-    room: Callable[[int], int],
-    died: Callable,
-    death: type[Exception],
+def _on_processes(
+    function: Callable, tasks: Iterator, processes: int, given: tuple, lost: Callable | None
 ) -> Iterator:
-    """Results of futures in order of submission; ``room`` says how many more may be under way."""
-    tasks, waiting = iter(tasks), deque()
-    while True:
-        waiting.extend((task, submit(task)) for task in islice(tasks, room(len(waiting))))
-        if not waiting:
-            return
-        task, future = waiting.popleft()
+    pool, waiting = _workers(processes, given), deque()
+    try:
+        while True:
+            try:
+                for task in islice(tasks, 2 * processes - len(waiting)):
+                    waiting.append([task, None])  # kept if the pool is found broken
+                    waiting[-1][1] = pool.submit(_call, function, task)
+                if not waiting:
+                    return
+                result = waiting[0][1].result()
+            except BrokenExecutor:
+                yield from _one_by_one(function, [task for task, _ in waiting], given, lost)
+                pool, waiting = _workers(processes, given), deque()
+            else:
+                waiting.popleft()
+                yield result
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _one_by_one(
+    function: Callable, tasks: Iterable, given: tuple, lost: Callable | None
+) -> Iterator:
+    """Results of tasks that run alone, so that it shows which of them kills its process."""
+    pool = _workers(1, given)
+    for task in tasks:
         try:
-            result = future.result()
-        except death as error:
-            result = died(task, error)
+            result = pool.submit(_call, function, task).result()
+        except BrokenExecutor:
+            if lost is None:
+                raise
+            pool, result = _workers(1, given), lost(task)
         yield result
+    pool.shutdown()
 
 
-class _Workers:
-    """Local processes; after a death one alone, until what was under way is done."""
+def _workers(processes: int, given: tuple) -> ProcessPoolExecutor:
+    import multiprocessing
 
-    def __init__(
-        self, function: Callable, processes: int, given: tuple, lost: Callable | None
-    ) -> None:
-        self.function, self.processes, self.given, self.lost = function, processes, given, lost
-        self.start(processes)
-
-    def start(self, processes: int) -> None:
-        import multiprocessing
-
-        # Threads of numeric libraries do not survive a fork.
-        context = multiprocessing.get_context("spawn")
-        self.alone = processes == 1
-        self.pool = ProcessPoolExecutor(processes, context, _begin, self.given)
-
-    def room(self, waiting: int) -> int:
-        if self.alone and not waiting:
-            self.pool.shutdown()
-            self.start(self.processes)
-        return 0 if self.alone else 2 * self.processes - waiting
-
-    def submit(self, task: Any) -> Future:
-        try:
-            return self.pool.submit(_call, self.function, task)
-        except BrokenExecutor as error:  # it broke since the last result
-            future: Future = Future()
-            future.set_exception(error)
-            return future
-
-    def died(self, task: Any, _: Exception) -> Any:
-        """The task's result when it runs once more, alone; or that of a lost task."""
-        if not self.alone:
-            self.start(1)
-        try:
-            return self.submit(task).result()
-        except BrokenExecutor as error:
-            self.start(1)
-            return _gone(self.lost, task, error)
-
-
-def _gone(lost: Callable | None, task: Any, error: Exception) -> Any:
-    if lost is None:
-        raise error
-    return lost(task)
+    # Threads of numeric libraries do not survive a fork.
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, given)
 
 
 def _begin(*given: Any) -> None:
@@ -160,7 +131,7 @@ def _call(function: Callable, task: Any) -> Any:
 
 
 def _on_dask(
-    function: Callable, tasks: Iterable, address: str, given: tuple, lost: Callable | None
+    function: Callable, tasks: Iterator, address: str, given: tuple, lost: Callable | None
 ) -> Iterator:
     try:
         from distributed import Client, KilledWorker
@@ -171,18 +142,24 @@ def _on_dask(
     except (OSError, ValueError) as error:
         raise InputError("--dask", f"{address} ({error})", "a scheduler that answers") from None
     with client:
-        threads = sum(client.nthreads().values())
+        threads, waiting = sum(client.nthreads().values()), deque()
         if not threads:
             raise InputError("--dask", f"{address} without workers", "one worker or more")
         # A task and not scattered data: it is made again where a worker that held it died.
         given = tuple(client.submit(_itself, one, pure=False) for one in given)
-        yield from _in_order(
-            tasks,
-            lambda task: client.submit(function, task, *given, pure=False),
-            lambda waiting: 2 * threads - waiting,
-            partial(_gone, lost),
-            KilledWorker,
-        )
+        while True:
+            for task in islice(tasks, 2 * threads - len(waiting)):
+                waiting.append((task, client.submit(function, task, *given, pure=False)))
+            if not waiting:
+                return
+            task, future = waiting.popleft()
+            try:
+                result = future.result()
+            except KilledWorker:
+                if lost is None:
+                    raise
+                result = lost(task)
+            yield result
 
 
 def _itself(value: Any) -> Any:
