@@ -9,7 +9,7 @@ import datetime
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -390,6 +390,28 @@ class Scenario:
     def where(self, key: str) -> str:
         """``FILE:LINE KEY`` for a message about the value at ``key``, or about its absence."""
         return _place(self.file, self.lines, key)
+
+    def changed(self, values: Mapping[str, Any]) -> "Scenario":
+        """The scenario with other values at dotted names, such as ``fleet.prefill.instances``.
+
+        The names are those of the value objects; values are taken as they are.
+        """
+        changed = self
+        for name, value in values.items():
+            changed = _changed(changed, name.split("."), value)
+        return changed
+
+
+def _changed(part: Any, path: list[str], value: Any) -> Any:
+    name, *rest = path
+    if rest:
+        inner = part[name] if isinstance(part, dict) else getattr(part, name)
+        value = _changed(inner, rest, value)
+    if isinstance(part, dict):
+        return part | {name: value}
+    if isinstance(part, Scenario):
+        return replace(part, **{name: value})
+    return part.model_copy(update={name: value})
 
 
 def _place(file: Path | str, lines: Mapping[str, int], key: str) -> str:

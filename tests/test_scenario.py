@@ -218,6 +218,17 @@ def test_a_trace_is_looked_up_beside_the_scenario(tmp_path):
     assert scenario.load("paper").workload.trace == "mooncake_conversation"
 
 
+def test_values_are_changed_by_their_dotted_names():
+    paper = scenario.load("paper")
+    rate = "hardware.tiers.nvme.read_bytes_per_s"
+    other = paper.changed({"name": "mine", "slo.ttft_s": 1.0, rate: 1e9, "fleet.chunk_tokens": 512})
+    assert (other.name, other.slo.ttft_s, other.fleet.chunk_tokens) == ("mine", 1.0, 512)
+    assert other.hardware.tiers["nvme"].read_bytes_per_s == 1e9
+    assert other.hardware.tiers["dram"] == paper.hardware.tiers["dram"]
+    assert paper.changed({}) is paper
+    assert paper == scenario.load("paper")
+
+
 class TestReads:
     def test_declared_keys_are_seen_and_no_others(self):
         view = scenario.Reads(
