@@ -7,12 +7,11 @@ task is kept under the checksum of all that it follows from, so that a run goes 
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
 from math import inf, log
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +19,10 @@ from kvpaper import data, evaluate, results
 from kvpaper.errors import InputError
 from kvpaper.parallel import map_tasks
 from kvpaper.results import Row
-from kvpaper.scenario import Prices, Reads, Scenario, load
+from kvpaper.scenario import Reads, Scenario, load
 from kvpaper.serving import arrivals, command, grid
 from kvpaper.serving.case import Case, Configuration
 from kvpaper.serving.cells import Bench, Cell, best_cells, rows
-from kvpaper.serving.search import Targets
 from kvpaper.serving.sweep import checksum
 from kvpaper.traces import fetch, generated
 from kvpaper.traces.block_trace import BlockTrace
@@ -32,8 +30,8 @@ from kvpaper.traces.load import read_trace
 
 FOLDER = data.FOLDER.parent / ".cache" / "combined"
 BASE = "h200-moe"
-# Of the usual way to run a model: enough to split finely, few enough that the whole grid is replayed
-# within an hour or two on two cores. Of a user's fleet at least so many that it can be split.
+# Of the usual way to run a model: enough to split finely, few enough that the whole grid is
+# replayed within an hour or two on two cores. Of a user's fleet at least so many that it splits.
 _INSTANCES, _LEAST = 8, 4
 TABLES = ("qwen3-235b-fp8", "deepseek-v3", "llama-3.1-70b", "gpt-oss-120b", "qwen3-30b-a3b")
 TRACES = ("mooncake_conversation", "mooncake_synthetic", "mooncake_conversation_strangers")
@@ -84,17 +82,11 @@ def tasks() -> list[Task]:
 def case_of(table: str, router: str = "prefix") -> Scenario:
     """The shipped scenario of H200 GPUs with another tabulated model and a fleet to split.
 
-    Each GPU has the tiers and the link that it has there.
+    Each GPU has the tiers and the link that it has there; the targets are those of the experiment.
     """
-    base = load(BASE)
+    base = load(BASE).changed({"slo.ttft_s": TTFT_S, "slo.tpot_s": TPOT_S})
     held = (base.hardware.tiers[tier].capacity_bytes for tier in ("dram", "nvme"))
     return grid.at(base, grid.Point((_INSTANCES,), *held, router, table))
-
-
-def _several(scenario: Scenario, instances: int) -> Scenario:
-    """The scenario with so many instances in one pool."""
-    prefill = scenario.fleet.prefill.model_copy(update={"instances": instances})
-    return replace(scenario, fleet=scenario.fleet.model_copy(update={"prefill": prefill}))
 
 
 @lru_cache(maxsize=1)
@@ -119,30 +111,29 @@ def _short(scenario: Scenario) -> str:
 
 
 def _point(
-    bench: Bench, targets: Targets, near: dict[str, Cell] | None, prices: Prices | None, **at
+    bench: Bench, near: dict[str, Cell] | None = None, **at: Any
 ) -> tuple[dict[str, Cell], list[Row]]:
     """The four cells, and their rows at their coordinates."""
-    found = best_cells(bench, targets, prices, near)
-    offers, base = bench.case.offers, bench.case.base
+    found, case = best_cells(bench, near), bench.case
     at = {
-        "model": _short(bench.case.scenario),
+        "model": _short(case.scenario),
         "ceiling": bench.load.curve.ceiling,
-        "router": base.router,
-        "scope": offers[0][0].scope if offers else "instance",
-        "ttft_slo_s": targets.ttft_s,
-        "tpot_slo_s": targets.tpot_s,
+        "router": case.base.router,
+        "scope": case.offers[0][0].scope if case.offers else "instance",
+        "ttft_slo_s": case.scenario.slo.ttft_s,
+        "tpot_slo_s": case.scenario.slo.tpot_s,
         "varied": "",
         "at": np.nan,
     } | at
-    return found, [row | at for row in rows(bench, targets, found, prices)]
+    return found, [row | at for row in rows(bench, found)]
 
 
-def _cold(bench: Bench, percentile: float, trace: str) -> Row:
+def _cold(bench: Bench, trace: str) -> Row:
     """Prefill time of a long prompt that no cache knows, on the usual instance."""
     case = bench.case
-    prefill_s = case.ways[0].prefill.prefill.prefill_time(bench.trace.input_tokens)
-    value = float(np.percentile(prefill_s, percentile))
-    kind, model = case.base.prefill.prefill.kind, _short(case.scenario)
+    prefill_s = case.ways[0].prefill.prefill_table.prefill_time(bench.trace.input_tokens)
+    value = float(np.percentile(prefill_s, case.scenario.slo.percentile))
+    kind, model = case.base.prefill.prefill_table.kind, _short(case.scenario)
     return results.row("cold_prefill_s", value, kind, model=model, trace=trace)
 
 
@@ -152,53 +143,46 @@ def task_rows(task: Task, folder: Path = fetch.FOLDER) -> list[Row]:
     bench = Bench(Case.of(scenario, trace), trace)
     if task.varied:
         return _varied_rows(bench, task)
-    percentile, prefix = scenario.slo.percentile, task.router == "prefix"
-    found = [_cold(bench, percentile, task.trace)] if prefix else []
+    prefix = task.router == "prefix"
+    found = [_cold(bench, task.trace)] if prefix else []
     for scope in task.scopes:
         scoped, near = bench.on(bench.case.offering(scope=scope)), None
         for ttft_s in TTFTS_S if prefix else TTFTS_S[:2]:
-            targets = Targets(ttft_s, TPOT_S, percentile)
-            near, more = _point(scoped, targets, near, None, trace=task.trace)
+            aimed = scoped.changed({"slo.ttft_s": ttft_s})
+            near, more = _point(aimed, near, trace=task.trace)
             found += more
     return found
 
 
 def _varied_rows(bench: Bench, task: Task) -> list[Row]:
-    targets = Targets(TTFT_S, TPOT_S, bench.case.scenario.slo.percentile)
-    near, found = best_cells(bench, targets), []
-    for varied, at, other, aims, prices in _variations(bench, targets):
+    near, found = best_cells(bench), []
+    for varied, at, other in _variations(bench):
         if varied in task.varied:
-            known = near if other is bench else None  # else of other rates
-            found += _point(other, aims, known, prices, trace=task.trace, varied=varied, at=at)[1]
+            known = near if other.case.offers is bench.case.offers else None  # else of other rates
+            found += _point(other, known, trace=task.trace, varied=varied, at=at)[1]
     return found
 
 
-def _variations(
-    bench: Bench, targets: Targets
-) -> Iterator[tuple[str, float, Bench, Targets, Prices | None]]:
-    """Every input at every value: its name, the value, and with what to find the cells."""
+def _variations(bench: Bench) -> Iterator[tuple[str, float, Bench]]:
+    """Every input at every value: its name, the value, and on what to find the cells."""
     case, scenario = bench.case, bench.case.scenario
     for tpot_s in VALUES["tpot"]:
-        yield "tpot", tpot_s, bench, targets._replace(tpot_s=tpot_s), None
+        yield "tpot", tpot_s, bench.changed({"slo.tpot_s": tpot_s})
     for name, price in PRICES.items():
         ends = (scenario.low, scenario.prices, scenario.high)
         for value in dict.fromkeys(getattr(end, price) for end in ends):
-            changed = scenario.prices.model_copy(update={price: value})
-            yield name, value, bench, targets, changed
+            yield name, value, bench.changed({f"prices.{price}": value})
     disk = next(offer[0] for offer in case.offers if offer[0].name == "nvme")
     for rate in VALUES["disk"]:
         written = rate * disk.write_bytes_per_s / disk.read_bytes_per_s
         rates = {"read_bytes_per_s": rate, "write_bytes_per_s": written}
-        yield "disk", rate, bench.on(case.offering(("nvme",), **rates)), targets, None
+        yield "disk", rate, bench.on(case.offering(("nvme",), **rates))
     for rate in VALUES["nic"]:
-        all_of_it = {"rate_bytes_per_s": rate * scenario.hardware.gpus}
-        transfer = scenario.serving.transfer.model_copy(update=all_of_it)
-        serving = scenario.serving.model_copy(update={"transfer": transfer})
-        linked = Case.of(replace(scenario, serving=serving), bench.trace)
-        yield "nic", rate, bench.on(linked), targets, None
+        of_instance = {"serving.transfer.rate_bytes_per_s": rate * scenario.hardware.gpus}
+        yield "nic", rate, bench.on(Case.of(scenario.changed(of_instance), bench.trace))
     for instances in VALUES["gpus"]:  # what the choice of whole instances costs
-        sized = Case.of(_several(scenario, instances), bench.trace)
-        yield "gpus", float(sized.gpus), bench.on(sized), targets, None
+        sized = Case.of(scenario.changed({"fleet.prefill.instances": instances}), bench.trace)
+        yield "gpus", float(sized.gpus), bench.on(sized)
 
 
 def flips(found: Iterable[Row]) -> list[Row]:
@@ -257,21 +241,20 @@ def of_scenario(scenario: Scenario | Reads) -> list[Row]:
     """
     case = scenario.whole(*READS) if isinstance(scenario, Reads) else scenario
     if case.fleet.decode is None and case.fleet.prefill.instances == 1:
-        case = _several(case, _LEAST)
-    targets = Targets(case.slo.ttft_s, case.slo.tpot_s, case.slo.percentile)
+        case = case.changed({"fleet.prefill.instances": _LEAST})
     name = case.workload.trace
     if name is None or name in fetch.TRACES:
-        name, trace = generated.NAME, _generated(case, targets)
+        name, trace = generated.NAME, _generated(case)
     else:
         name, trace = Path(name).stem, command.read(name, case.where("workload.trace"))
     bench = Bench(Case.of(case, trace), trace)
-    found = _point(bench, targets, None, None, trace=name)[1]
+    found = _point(bench, trace=name)[1]
     free = [row for row in evaluate.intervals(case) if row["loading"] == "free"]
     found += [row | {"model": _short(case)} for row in free]
-    return [_cold(bench, targets.percentile, name), *found]
+    return [_cold(bench, name), *found]
 
 
-def _generated(scenario: Scenario, targets: Targets) -> BlockTrace:
+def _generated(scenario: Scenario) -> BlockTrace:
     """A generated trace near the rate that the fleet can serve, with as many requests as needed.
 
     Times between turns stay as they are, so that a fast fleet sees the less of each session.
@@ -280,7 +263,7 @@ def _generated(scenario: Scenario, targets: Targets) -> BlockTrace:
     bench = Bench(Case.of(scenario, trace), trace)
     case, way = bench.case, bench.case.ways[0]
     most = Configuration(way, case.gpus // way.gpus, tiers=case.stocks()[-1])
-    seconds = _REQUESTS / max(bench.predicted(most, targets)[0], bench.load.requests_per_s)
+    seconds = _REQUESTS / max(bench.predicted(most)[0], bench.load.requests_per_s)
     sessions = round(_REQUESTS * len(np.unique(trace.session)) / trace.requests)
     trace = generated.conversations(sessions, 0, seconds)
     return trace.select(np.flatnonzero(trace.arrival_s <= seconds))

@@ -1,7 +1,6 @@
 """The experiment of the four cells: its tasks, what is kept of them, flips, and its rows."""
 
 import json
-from dataclasses import replace
 from itertools import product
 from math import exp, inf, log, nan
 
@@ -14,7 +13,6 @@ from kvpaper.errors import InputError
 from kvpaper.scenario import Reads, load
 from kvpaper.serving.case import Case
 from kvpaper.serving.cells import CELLS, Bench
-from kvpaper.serving.search import Targets
 from kvpaper.traces.generated import conversations
 
 AT = ["model", "trace", "router", "scope", "ttft_slo_s", "tpot_slo_s", "varied", "at"]
@@ -52,14 +50,13 @@ def test_every_model_has_the_same_hardware_for_a_gpu(table):
 def test_inputs_are_varied_one_at_a_time_and_each_passes_its_present_value():
     trace = conversations()
     bench = Bench(Case.of(combined.case_of("llama-3.1-70b"), trace), trace)
-    targets = Targets(combined.TTFT_S, combined.TPOT_S)
-    found = list(combined._variations(bench, targets))
+    found, slo = list(combined._variations(bench)), bench.case.scenario.slo
     prices = bench.case.scenario.prices
-    for varied, at, other, aims, changed in found:
-        assert aims == (targets._replace(tpot_s=at) if varied == "tpot" else targets)
-        if varied.endswith("price"):
-            name = combined.PRICES[varied]
-            assert changed == prices.model_copy(update={name: at})
+    for varied, at, other in found:
+        aims, changed = other.case.scenario.slo, other.case.scenario.prices
+        assert aims == (slo.model_copy(update={"tpot_s": at}) if varied == "tpot" else slo)
+        price = {combined.PRICES[varied]: at} if varied.endswith("price") else {}
+        assert changed == prices.model_copy(update=price)
         if varied == "disk":
             (offer,) = other.case.offers
             assert {(tier.name, tier.read_bytes_per_s) for tier in offer} == {("nvme", at)}
@@ -69,7 +66,8 @@ def test_inputs_are_varied_one_at_a_time_and_each_passes_its_present_value():
             assert other.case.offers == bench.case.offers
         if varied == "gpus":
             assert other.case.gpus == at
-        assert (other is bench) == (varied not in ("disk", "nic", "gpus"))
+        same_ways = other.case.offers is bench.case.offers
+        assert same_ways == (varied not in ("disk", "nic", "gpus"))
     assert {varied for varied, *_ in found} == set(combined.INPUTS)
     values = {(varied, at) for varied, at, *_ in found}
     assert len(values) == len(found)
@@ -219,7 +217,7 @@ class TestOfScenario:
             combined.of_scenario(Reads(load("paper"), combined.READS[:-1]))
 
     def test_a_log_of_ones_own_is_replayed_whole(self, monkeypatch, tmp_path):
-        def told(bench, targets, near, prices, **at):
+        def told(bench, near=None, **at):
             return {}, [results.row("requests", bench.trace.requests, "simulated", **at)]
 
         log_file = tmp_path / "mine.jsonl"
@@ -228,8 +226,7 @@ class TestOfScenario:
         log_file.write_text("\n".join(lines(conversations())) + "\n", encoding="utf-8")
         monkeypatch.setattr(combined, "_point", told)
         case = load("paper")
-        workload = case.workload.model_copy(update={"trace": str(log_file)})
-        rows = combined.of_scenario(replace(case, workload=workload))
+        rows = combined.of_scenario(case.changed({"workload.trace": str(log_file)}))
         (row,) = (row for row in rows if row["quantity"] == "requests")
         assert (row["trace"], row["value"]) == ("mine", conversations().requests)
 

@@ -17,7 +17,6 @@ from kvpaper.advise.decide import (
     cheapest,
     kind,
     saving,
-    targets_of,
 )  # fmt: skip
 from kvpaper.advise.flips import Flip, Input
 from kvpaper.advise.report import usd
@@ -38,7 +37,7 @@ def answer(decision: Decision, turned: list[Flip]) -> dict[str, Any]:
         _tier(name, bought, left, recomputed, time)
         for (name, bought), time in zip(decision.tiers.items(), fetched, strict=True)
     ]
-    rows = cells.rows(bench, targets_of(bench.case.scenario), decision.cells)
+    rows = cells.rows(bench, decision.cells)
     rows += [*rule, *_latencies(decision)]
     saved, told = _saving(decision)
     found = {
@@ -217,7 +216,8 @@ def _latencies(decision: Decision) -> list[results.Row]:
     """A prefill and a decode step of every way to run the model: what the replay rests on."""
     tokens, rows = float(np.rint(decision.bench.load.input_tokens.mean())), []
     for way in decision.bench.case.ways:
-        prefill, decode, at = way.prefill.prefill, way.decode.decode, {"way": way.name}
+        prefill, decode = way.prefill.prefill_table, way.decode.decode_table
+        at = {"way": way.name}
         seconds = float(prefill.prefill_time(tokens)), float(decode.step_time(1, tokens))
         rows.append(results.row("prefill_time_s", seconds[0], prefill.kind, tokens=tokens, **at))
         rows.append(results.row("decode_step_time_s", seconds[1], decode.kind, tokens=tokens, **at))

@@ -11,7 +11,6 @@ from kvpaper.serving import arrivals
 from kvpaper.serving.case import Case, Configuration
 from kvpaper.serving.cells import Bench, Cell, best_cells, costed, half_width
 from kvpaper.serving.fleet import Tier
-from kvpaper.serving.search import Targets
 from kvpaper.traces.block_trace import BlockTrace
 
 # Value, low and high [USD per million output tokens].
@@ -81,8 +80,7 @@ class Decision:
 
     def cost(self, chosen: Configuration, near: Cell) -> Cell:
         """A configuration on every seed, near the rate of a cell."""
-        targets = targets_of(self.bench.case.scenario)
-        cell = costed(self.bench, targets, near.name, chosen, start=near.steps[0])
+        cell = costed(self.bench, near.name, chosen, near.steps[0])
         if cell.feasible:
             self.options.append(cell)
         return cell
@@ -100,8 +98,7 @@ def sized(scenario: Scenario) -> Scenario:
     """The scenario, with a fleet that can be split where it states none."""
     if {"fleet.prefill.instances", "fleet.decode.instances"} & scenario.leaves.keys():
         return scenario
-    prefill = scenario.fleet.prefill.model_copy(update={"instances": _INSTANCES})
-    return replace(scenario, fleet=scenario.fleet.model_copy(update={"prefill": prefill}))
+    return scenario.changed({"fleet.prefill.instances": _INSTANCES})
 
 
 def bench_of(scenario: Scenario, trace: BlockTrace) -> Bench:
@@ -115,12 +112,12 @@ def bench_of(scenario: Scenario, trace: BlockTrace) -> Bench:
     if trace.requests < _LEAST_REQUESTS or not trace.duration_s:
         found = f"{trace.requests} requests in {trace.duration_s:g} s"
         raise InputError("trace", found, f"at least {_LEAST_REQUESTS} over some time")
-    bench, targets = Bench(Case.of(scenario, trace), trace), targets_of(scenario)
+    bench = Bench(Case.of(scenario, trace), trace)
     case, rate = bench.case, 0.0
     for way in case.ways:
         if way.gpus <= case.gpus:
             whole = Configuration(way, case.gpus // way.gpus)
-            rate = max(rate, bench.predicted(whole, targets)[0])
+            rate = max(rate, bench.predicted(whole)[0])
     times = rate / bench.load.requests_per_s
     seconds = max(_MOST_REQUESTS, 2 * trace.requests) / max(rate, 1e-9)
     if times <= 8 and seconds >= trace.duration_s:
@@ -129,10 +126,6 @@ def bench_of(scenario: Scenario, trace: BlockTrace) -> Bench:
     away_s = np.abs(more.arrival_s - more.duration_s / 2)
     part = more.select(np.flatnonzero(away_s <= seconds / 2))
     return Bench(case, replace(part, arrival_s=part.arrival_s - part.arrival_s[0]))
-
-
-def targets_of(scenario: Scenario) -> Targets:
-    return Targets(scenario.slo.ttft_s, scenario.slo.tpot_s, scenario.slo.percentile)
 
 
 def band_of(usd_per_token: np.ndarray) -> Band:
@@ -164,7 +157,7 @@ def cheapest(cells: Iterable[Cell]) -> Cell:
 def decide(bench: Bench, told: Callable[[str], None] = lambda _: None) -> Decision:
     """The four cells, the simplest of what noise does not tell apart, and the use of each tier."""
     told("the four cells")
-    cells = best_cells(bench, targets_of(bench.case.scenario))
+    cells = best_cells(bench)
     decision = Decision(bench, cells, [cell for cell in cells.values() if cell.feasible])
     told("how much of each tier, and whether it may be waited for")
     if decision.options:

@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvpaper.advise.decide import Decision, Kind, cheaper, cheapest, kind, targets_of
-from kvpaper.scenario import Prices, Scenario
+from kvpaper.advise.decide import Decision, Kind, cheaper, cheapest, kind
 from kvpaper.serving import arrivals
 from kvpaper.serving.case import Case, Configuration
 from kvpaper.serving.cells import CELLS, SEEDS, Bench, Cell, Race, best_cells, costed, raced
-from kvpaper.serving.search import Targets
 
 SPAN = 4.0
 # A bracket is 19 % wide where it takes replays, 1 % where it does not.
@@ -129,59 +127,47 @@ def _at(part: Any, path: tuple[str, ...]) -> Any:
     return part
 
 
-def _moved(part: Any, path: tuple[str, ...], value: float) -> Any:
-    """The scenario, or a part of it, with another value at a path."""
-    name, *rest = path
-    changed = {name: _moved(_at(part, (name,)), rest, value) if rest else value}
-    if isinstance(part, dict):
-        return part | changed
-    return (
-        replace(part, **changed) if isinstance(part, Scenario) else part.model_copy(update=changed)
-    )
-
-
 def _decided(decision: Decision, path: tuple[str, ...], value: float) -> Kind | None:
     """The decision where an input has another value: another one only beyond noise."""
     bench, case = decision.bench, decision.bench.case
     if path[0] == "workload":
         lost = arrivals.strangers(bench.trace, 1 - value / bench.load.curve.ceiling)
-        return _raced(decision, Bench(case, lost), targets_of(case.scenario))
-    scenario = _moved(case.scenario, path, value)
+        return _raced(decision, Bench(case, lost))
+    changed = {".".join(path): value}
     if path[0] == "prices":
-        return _repriced(decision, scenario.prices)
-    if path[0] != "slo":
-        bench = bench.on(Case.of(scenario, bench.trace))
-    return _raced(decision, bench, targets_of(scenario))
+        return _repriced(decision, bench.changed(changed))
+    if path[0] == "slo":
+        return _raced(decision, bench.changed(changed))
+    return _raced(decision, bench.on(Case.of(case.scenario.changed(changed), bench.trace)))
 
 
-def repriced(bench: Bench, cell: Cell, prices: Prices) -> Cell:
-    """The cell at other prices, from the replays that it rests on."""
-    targets = targets_of(bench.case.scenario)
+def repriced(bench: Bench, cell: Cell) -> Cell:
+    """The cell at the prices of a bench, from the replays that it rests on."""
     runs = [
-        bench.highest(cell.configuration, targets, seed, step, prices)
+        bench.highest(cell.configuration, seed, step)
         for seed, step in zip(SEEDS, cell.steps, strict=True)
     ]
     return replace(cell, usd_per_token=np.array([usd for _, usd in runs]))
 
 
-def _repriced(decision: Decision, prices: Prices) -> Kind | None:
+def _repriced(decision: Decision, bench: Bench) -> Kind | None:
     if decision.chosen is None:
         return None
-    cells = [repriced(decision.bench, cell, prices) for cell in decision.options]
+    cells = [repriced(bench, cell) for cell in decision.options]
     best = cheapest(cells)
     own = cheapest(cell for cell in cells if kind(cell.configuration) == decision.kind)
     return kind(best.configuration) if cheaper(best, own) else decision.kind
 
 
-def _raced(decision: Decision, bench: Bench, targets: Targets) -> Kind | None:
+def _raced(decision: Decision, bench: Bench) -> Kind | None:
     """The best of each kind race; where the decision's own loses, it may choose anew."""
     if decision.chosen is None:
-        feasible = [cell for cell in best_cells(bench, targets).values() if cell.feasible]
+        feasible = [cell for cell in best_cells(bench).values() if cell.feasible]
         return kind(cheapest(feasible).configuration) if feasible else None
     base, best = decision.kind, {}
     for cell in sorted(decision.options, key=lambda cell: float(cell.usd_per_token.mean())):
         best.setdefault(kind(cell.configuration), cell)
-    race = Race(bench, targets, None)
+    race = Race(bench)
     for cell in best.values():
         race.run(_adapted(cell.configuration, bench.case), float(cell.requests_per_s.mean()))
     if race.best and kind(race.best) == base:
@@ -189,15 +175,14 @@ def _raced(decision: Decision, bench: Bench, targets: Targets) -> Kind | None:
     split, tiers = base
     alike = next(name for name, levers in CELLS.items() if levers == (split, bool(tiers)))
     one = _adapted(best[base].configuration, bench.case)
-    own = raced(bench.on(bench.case.offering(tiers)), targets, alike, None, [one])
+    own = raced(bench.on(bench.case.offering(tiers)), alike, [one])
     if race.best is None:
         return own.best and base
     if own.best is None:
         return kind(race.best)
     one = own.best if kind(own.best) == base else one
     first, second = (
-        costed(bench, targets, alike, chosen, start=at.step)
-        for chosen, at in ((race.best, race), (one, own))
+        costed(bench, alike, chosen, at.step) for chosen, at in ((race.best, race), (one, own))
     )
     return kind(race.best) if cheaper(first, second) else base
 

@@ -246,7 +246,7 @@ def _percentiles(ttft_s: np.ndarray, tpot_s: np.ndarray) -> dict[tuple[str, int]
 def _closed_form(engines: Fleet, requests: BlockTrace) -> dict[tuple[str, int], float]:
     """What the closed form expects of a loop; of the time per token it knows the mean alone."""
     load, found = closed_form.Load.of(requests), {}
-    slowest_s = float((engines.decode or engines.prefill).decode.seconds.max())
+    slowest_s = float(engines.decoding.decode_table.seconds.max())
     for percentile in PERCENTILES:
         at = load, load.requests_per_s, slowest_s, percentile
         expected = closed_form.predicted(engines, *at)

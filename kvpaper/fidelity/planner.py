@@ -16,7 +16,7 @@ from kvpaper.results import Row, row
 from kvpaper.serving import arrivals, cells
 from kvpaper.serving.case import Case
 from kvpaper.serving.fleet import Pool
-from kvpaper.serving.search import STEP, Targets
+from kvpaper.serving.search import STEP
 from kvpaper.traces.block_trace import BlockTrace
 
 # How requests come, and the percentile that must meet the targets: the planner knows means alone.
@@ -68,12 +68,10 @@ def _replayed(asked: Mapping[str, str], spread: str, at: Row) -> Iterator[Row]:
         return _equal(int(asked["input_tokens"]), output, STEP**step, spread, seed)
 
     case = _case(asked, ARRIVALS[spread])
-    slo = case.scenario.slo
-    targets = Targets(slo.ttft_s, slo.tpot_s, slo.percentile)
     bench = cells.Bench(case, requests(0, 0), requests)
-    one, two = (cells.best_cell(bench, targets, name) for name in ("none", "disaggregated"))
+    one, two = (cells.best_cell(bench, name) for name in ("none", "disaggregated"))
     slow = cells.Bench(_slower(case), requests(0, 0), requests)
-    slower = cells.best_cell(slow, targets, "disaggregated")
+    slower = cells.best_cell(slow, "disaggregated")
     each = output / gpus
     rates = [float(cell.requests_per_s.mean()) * each for cell in (one, two, slower)]
     yield from _gain_rows(*rates[:2], "simulated", factors="none", **at)
@@ -94,19 +92,17 @@ def _equal(new: int, output: int, requests_per_s: float, spread: str, seed: int)
 
 def _case(asked: Mapping[str, str], percentile: float) -> Case:
     """The planner's GPUs, model and targets; nothing but GPU memory holds a cache."""
-    moe = scenarios.load("h200-moe")
     way = latency.ways(asked["model"], asked["element"])[0]
-    targets = {name: float(asked[f"{name}_slo_ms"]) / 1e3 for name in ("ttft", "tpot")}
-    slo = {"ttft_s": targets["ttft"], "tpot_s": targets["tpot"], "percentile": percentile}
-    prefill = moe.serving.prefill.model_copy(update={"table": way.name})
-    serving = {"element": asked["element"], "prefill": prefill}
-    instances = scenarios.Instances(instances=int(asked["gpus"]) // way.gpus)
-    told = replace(
-        moe,
-        model=models.load(way.model),
-        serving=moe.serving.model_copy(update=serving),
-        slo=moe.slo.model_copy(update=slo),
-        fleet=moe.fleet.model_copy(update={"prefill": instances}),
+    told = scenarios.load("h200-moe").changed(
+        {
+            "model": models.load(way.model),
+            "serving.element": asked["element"],
+            "serving.prefill.table": way.name,
+            "slo.ttft_s": float(asked["ttft_slo_ms"]) / 1e3,
+            "slo.tpot_s": float(asked["tpot_slo_ms"]) / 1e3,
+            "slo.percentile": percentile,
+            "fleet.prefill": scenarios.Instances(instances=int(asked["gpus"]) // way.gpus),
+        }
     )
     lengths = int(asked["input_tokens"]), int(asked["output_tokens"])
     return replace(Case.of(told, _equal(*lengths, 1.0, "steady", 0)), offers=())
@@ -116,8 +112,9 @@ def _slower(case: Case) -> Case:
     """The case with the planner's longer prefills and steps, for two pools."""
 
     def longer(pool: Pool, name: str) -> Pool:
-        table = getattr(pool, name)
-        return replace(pool, **{name: replace(table, seconds=table.seconds * FACTORS[name])})
+        table = getattr(pool, f"{name}_table")
+        slower = replace(table, seconds=table.seconds * FACTORS[name])
+        return replace(pool, **{f"{name}_table": slower})
 
     ways = (
         replace(way, prefill=longer(way.prefill, "prefill"), decode=longer(way.decode, "decode"))

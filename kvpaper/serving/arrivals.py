@@ -66,23 +66,13 @@ def scaled(trace: BlockTrace, rate: float, seed: int = 0) -> BlockTrace:
     if not len(requests):
         raise InputError("rate", f"{rate:g} of {sessions} sessions", "one session or more")
     order = np.argsort(at_s, kind="stable")
-    return _copied(trace, requests[order], copies[order], at_s[order], session, sessions)
-
-
-def _copied(trace, requests, copies, at_s, session, sessions) -> BlockTrace:
-    """Requests of numbered copies, in order."""
-    counts = trace.blocks_per_request[requests]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    index = np.repeat(trace.offsets[requests] - offsets[:-1], counts) + np.arange(offsets[-1])
-    raw = trace.blocks[index] + np.repeat(copies, counts) * np.int64(trace.unique_blocks)
+    part, copies, at_s = trace.select(requests[order]), copies[order], at_s[order]
+    own = np.repeat(copies, part.blocks_per_request) * np.int64(part.unique_blocks)
     return replace(
-        trace,
+        part,
         arrival_s=at_s - at_s[0],
-        input_tokens=trace.input_tokens[requests],
-        output_tokens=trace.output_tokens[requests],
-        session=(session[requests] + copies * sessions).astype(np.int32),
-        offsets=offsets,
-        blocks=dense_ids(raw)[0],
+        session=(session[requests[order]] + copies * sessions).astype(np.int32),
+        blocks=dense_ids(part.blocks + own)[0],
     )
 
 

@@ -13,7 +13,6 @@ from kvpaper.scenario import Instances, Scenario
 from kvpaper.serving.fleet import Fleet, Pool, Tier
 from kvpaper.traces.block_trace import BlockTrace
 
-READS = ("model", "hardware", "serving", "fleet", "prices")
 _LEADS_S = {"turn": None, "arrival": 0.0, "previous turn": math.inf}
 _CONTEXT_TOKENS = 131072
 _BATCH = 512
@@ -21,11 +20,12 @@ _BATCH = 512
 _WEIGHT_BYTES, _FILLED = 2, 0.9
 
 
-def fleet(scenario: Scenario) -> Fleet:
+def fleet(scenario: Scenario, trace: BlockTrace | None = None) -> Fleet:
     """The fleet that a scenario describes.
 
     What ``hardware`` and ``serving.transfer`` state is that of an instance of ``hardware.gpus``
-    GPUs; an instance of more has so much more of it. A tier without a price is not bought.
+    GPUs; an instance of more has so much more of it. A tier without a price is not bought. Where
+    the longest request of ``trace`` is beyond the tables, they are continued to it.
 
     Raises
     ------
@@ -33,18 +33,19 @@ def fleet(scenario: Scenario) -> Fleet:
         If a table is of another model or element, or something is missing.
     """
     part, serving = scenario.fleet, scenario.serving
-    prefill = _pool(scenario, "prefill", part.prefill, part.decode is None)
+    prefill = _pool(scenario, "prefill", part.prefill, trace)
     if part.chunk_tokens is not None:
         prefill = replace(prefill, chunk_tokens=int(part.chunk_tokens))
-    split = part.decode is not None
     share = prefill.gpus / scenario.hardware.gpus
+    slope, long = evaluate.slope(scenario), _CONTEXT_TOKENS
     return Fleet(
-        prefill=replace(prefill, decode=None) if split else prefill,
-        decode=_pool(scenario, "decode", part.decode, False) if split else None,
-        kv_bytes_per_token=evaluate.slope(scenario),
-        boundary_bytes=_boundary_bytes(scenario),
+        prefill=prefill,
+        decode=part.decode and _pool(scenario, "decode", part.decode, trace),
+        kv_bytes_per_token=slope,
+        # What a long sequence keeps beside its slope: full windows and states.
+        boundary_bytes=evaluate.kept_bytes(scenario, long) - long * slope,
         tiers=tuple(
-            _tier(name, tier, share)
+            _tier(name, tier).times(share)
             for name, tier in scenario.hardware.tiers.items()
             if name not in ("hbm", *unpriced(scenario))
         ),
@@ -71,60 +72,44 @@ def unpriced(scenario: Scenario) -> list[str]:
     ]
 
 
-def reaching(fleet: Fleet, trace: BlockTrace) -> Fleet:
-    """The fleet with its tables continued to the longest request, where they end before it."""
-    prompt = float(trace.input_tokens.max(initial=1))
-    whole = float((trace.input_tokens + trace.output_tokens).max(initial=1)) + 1
-    table = fleet.prefill.prefill.extended(prompt, prompt)
-    prefill = replace(fleet.prefill, prefill=table)
-    if fleet.decode is None:
-        return replace(fleet, prefill=_decoding_to(prefill, whole))
-    return replace(fleet, prefill=prefill, decode=_decoding_to(fleet.decode, whole))
-
-
-def _decoding_to(pool: Pool, context: float) -> Pool:
-    return replace(pool, decode=pool.decode.extended(pool.decode.batch[-1], context))
-
-
-def _boundary_bytes(scenario: Scenario) -> float:
-    """What a long sequence keeps beside its slope: full windows and states [B]."""
-    long = _CONTEXT_TOKENS
-    return evaluate.kept_bytes(scenario, long) - long * evaluate.slope(scenario)
-
-
-def _tier(name: str, part, share: float) -> Tier:
+def _tier(name: str, part) -> Tier:
     written = part.write_bytes_per_s
     return Tier(
         name,
-        capacity_bytes=part.capacity_bytes * share,
-        read_bytes_per_s=part.read_bytes_per_s * share,
-        write_bytes_per_s=math.inf if written is None else written * share,
-        access_latency_s=part.access_latency_s,
-        scope=part.scope,
-        admission=part.admission,
+        part.capacity_bytes,
+        part.read_bytes_per_s,
+        math.inf if written is None else written,
+        part.access_latency_s,
+        part.scope,
+        part.admission,
     )
 
 
-def _pool(scenario: Scenario, name: str, part: Instances, both: bool) -> Pool:
+def _pool(scenario: Scenario, name: str, part: Instances, trace: BlockTrace | None) -> Pool:
     """A pool with both tables; an instance of several ranks counts as so many."""
     table = part.table or scenario.serving.prefill.table
-    rate = scenario.serving.transfer.rate_bytes_per_s / scenario.hardware.gpus
     if table is None:
-        gpus = scenario.hardware.gpus
-        times = _prefill_by_rate(scenario), _decode_by_roofline(scenario)
-        return Pool(part.instances, gpus, _kv_tokens(scenario), *times, None, rate * gpus)
-    instance = latency.instance(table)
-    where = scenario.where(f"fleet.{name}.table")
-    for found, expected in (
-        (models.load(instance.model).name, scenario.model.name),
-        (instance.element, scenario.serving.element),
-    ):
-        if found != expected:
-            raise InputError(where, f"{table}, a table of {found}", f"one of {expected}")
-    tokens = instance.decode_kv_tokens if name == "decode" else instance.kv_tokens
-    gpus = instance.gpus // instance.ranks
-    times = latency.prefill_table(table), latency.decode_table(table)
-    return Pool(part.instances * instance.ranks, gpus, tokens, *times, None, rate * gpus)
+        prefill, decode = _prefill_by_rate(scenario), _decode_by_roofline(scenario)
+        gpus, ranks, tokens = scenario.hardware.gpus, 1, _kv_tokens(scenario)
+    else:
+        instance = latency.instance(table)
+        where = scenario.where(f"fleet.{name}.table")
+        for found, expected in (
+            (models.load(instance.model).name, scenario.model.name),
+            (instance.element, scenario.serving.element),
+        ):
+            if found != expected:
+                raise InputError(where, f"{table}, a table of {found}", f"one of {expected}")
+        prefill, decode = latency.prefill_table(table), latency.decode_table(table)
+        gpus, ranks = instance.gpus // instance.ranks, instance.ranks
+        tokens = instance.decode_kv_tokens if name == "decode" else instance.kv_tokens
+    if trace is not None:
+        prompt = float(trace.input_tokens.max(initial=1))
+        whole = float((trace.input_tokens + trace.output_tokens).max(initial=1)) + 1
+        prefill = prefill.extended(prompt, prompt)
+        decode = decode.extended(decode.batch[-1], whole)
+    rate = scenario.serving.transfer.rate_bytes_per_s / scenario.hardware.gpus
+    return Pool(part.instances * ranks, gpus, tokens, prefill, decode, None, rate * gpus)
 
 
 # What stands in where nothing is tabulated
@@ -158,12 +143,9 @@ def _decode_by_roofline(scenario: Scenario) -> DecodeTable:
 
 
 def _params(scenario: Scenario) -> tuple[float, float]:
+    """All parameters, and those that work on a token."""
     active = scenario.serving.prefill.active_params or scenario.model.active_params
-    total = scenario.model.total_params or active
-    if active is None:
-        where = scenario.where("serving.prefill.active_params")
-        raise InputError(where, "nothing", "the parameters that work on a token")
-    return max(total, active), active
+    return max(scenario.model.total_params or active, active), active
 
 
 def _gpu_memory(scenario: Scenario):

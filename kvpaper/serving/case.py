@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvpaper import evaluate, latency
-from kvpaper.errors import InputError
-from kvpaper.scenario import Instances, Prices, Scenario
-from kvpaper.serving import build
+from kvpaper import latency
+from kvpaper.scenario import Instances, Scenario
+from kvpaper.serving import build, measures
 from kvpaper.serving.fleet import ADMISSIONS, Fleet, Pool, Tier
 from kvpaper.traces.block_trace import BlockTrace
 
@@ -49,7 +48,7 @@ class Case:
     Attributes
     ----------
     scenario : Scenario
-        Prices, and what of the model, its tiers and links is no choice.
+        Targets, prices, and what of the model, its tiers and links is no choice.
     base : Fleet
         The scenario's fleet, whose pools and tiers are replaced.
     ways : tuple of Way
@@ -78,8 +77,7 @@ class Case:
             As :func:`kvpaper.serving.build.fleet`.
         """
         base = build.fleet(scenario)
-        priced = evaluate.priced_tiers(scenario)
-        offers = tuple(_offer(base, tier, scenario) for tier in base.tiers if tier.name in priced)
+        offers = tuple(_offer(base, tier, scenario) for tier in base.tiers)
         return cls(scenario, base, tuple(_ways(scenario, trace)), base.gpus, offers)
 
     def offering(self, names: tuple[str, ...] | None = None, **changes) -> "Case":
@@ -110,80 +108,49 @@ class Case:
     def fleet(self, chosen: Configuration) -> Fleet:
         """The fleet of a configuration."""
         one, other = chosen.prefill.prefill, chosen.decode and chosen.decode.decode
-        prefill = replace(
-            one,
-            instances=one.instances * chosen.prefill_instances,
-            decode=None if other else one.decode,
-            chunk_tokens=chosen.chunk_tokens,
-        )
+        instances = one.instances * chosen.prefill_instances
+        prefill = replace(one, instances=instances, chunk_tokens=chosen.chunk_tokens)
         decode = other and replace(other, instances=other.instances * chosen.decode_instances)
-        tiers = tuple(
-            replace(
-                tier,
-                capacity_bytes=tier.capacity_bytes * one.gpus,
-                read_bytes_per_s=tier.read_bytes_per_s * one.gpus,
-                write_bytes_per_s=tier.write_bytes_per_s * one.gpus,
-            )
-            for tier in chosen.tiers
-        )
+        tiers = tuple(tier.times(one.gpus) for tier in chosen.tiers)
         return replace(self.base, prefill=prefill, decode=decode, tiers=tiers)
 
-    def usd_per_s(
-        self,
-        chosen: Configuration,
-        written_bytes_per_s: tuple[float, ...],
-        prices: Prices | None = None,
-    ) -> float:
+    def usd_per_s(self, chosen: Configuration, written_bytes_per_s: tuple[float, ...]) -> float:
         """Cost of all GPUs, idle ones too, and of the tiers bought, by their wear [USD/s]."""
-        prices, gpus = (
-            prices or self.scenario.prices,
-            chosen.prefill_instances * chosen.prefill.gpus,
-        )
-        usd_per_s = self.gpus * prices.gpu_usd_per_s
-        for tier, written in zip(chosen.tiers, written_bytes_per_s, strict=True):
-            held = tier.capacity_bytes * gpus
-            rent = evaluate.rent_of(self.scenario, prices, tier.name, None, written / held)
-            usd_per_s += (rent or 0.0) * held
-        return usd_per_s
+        gpus = chosen.prefill_instances * chosen.prefill.gpus
+        stocks = {
+            tier.name: (tier.capacity_bytes * gpus, written)
+            for tier, written in zip(chosen.tiers, written_bytes_per_s, strict=True)
+        }
+        return measures.usd_per_s(self.scenario, self.gpus, stocks)
 
 
 def _offer(base: Fleet, tier: Tier, scenario: Scenario) -> tuple[Tier, ...]:
     """What may be bought of a tier for each GPU: sizes, and what wears also on second use."""
-    share = 1 / base.prefill.gpus
+    own = tier.times(1 / base.prefill.gpus)
     worn = scenario.hardware.tiers[tier.name].rated_writes_per_s is not None
     return tuple(
-        replace(
-            tier,
-            capacity_bytes=tier.capacity_bytes * share * size,
-            read_bytes_per_s=tier.read_bytes_per_s * share,
-            write_bytes_per_s=tier.write_bytes_per_s * share,
-            admission=admission,
-        )
+        replace(own, capacity_bytes=own.capacity_bytes * size, admission=admission)
         for size in SIZES
         for admission in (ADMISSIONS if worn else (tier.admission,))
     )
 
 
 def _ways(scenario: Scenario, trace: BlockTrace) -> Iterator[Way]:
-    """Every tabulated way to run the scenario's model, or the one that its rate describes."""
-    table = scenario.serving.prefill.table
-    names = [None]
+    """Every tabulated way to run the scenario's model, or the one that its rate describes.
+
+    Left out are ways with too little memory for the longest request.
+    """
+    table, names = scenario.serving.prefill.table, [None]
     if table is not None:
-        family = latency.instance(table).table
-        names = [one.name for one in latency.ways(family, scenario.serving.element)]
-    longest = int((trace.input_tokens + np.maximum(trace.output_tokens, 1)).max())
+        longest = int((trace.input_tokens + np.maximum(trace.output_tokens, 1)).max())
+        names = [
+            way.name
+            for way in latency.ways(latency.instance(table).table, scenario.serving.element)
+            if way.kv_tokens and way.decode_kv_tokens >= longest + trace.block_tokens
+        ]
     for name in names:
-        instance = None if name is None else latency.instance(name)
-        if instance is not None and instance.decode_kv_tokens < longest + trace.block_tokens:
-            continue
-        one, two = Instances(table=name), {"prefill": Instances(table=name)}
-        split = scenario.fleet.model_copy(update=two | {"decode": one, "chunk_tokens": None})
-        try:
-            built = build.reaching(build.fleet(replace(scenario, fleet=split)), trace)
-        except InputError:
-            if instance is not None and not instance.kv_tokens:
-                continue  # nothing left of its memory where it prefills
-            raise
-        prefill = replace(built.prefill, decode=built.decode.decode)
+        one = Instances(table=name)
+        split = {"fleet.prefill": one, "fleet.decode": one, "fleet.chunk_tokens": None}
+        built = build.fleet(scenario.changed(split), trace)
         gpus = built.prefill.gpus * built.prefill.instances
-        yield Way(name or "scenario", gpus, prefill, built.decode)
+        yield Way(name or "scenario", gpus, built.prefill, built.decode)

@@ -6,21 +6,21 @@ replaying; the replay decides, on one superposition of the trace. The configurat
 replayed on other ones, which give its cost and the band.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from kvpaper import results
 from kvpaper.formulas import cost
-from kvpaper.scenario import Prices, Scenario
 from kvpaper.serving import arrivals, closed_form, search
 from kvpaper.serving.case import Case, Configuration, Way
 from kvpaper.serving.replay import replay
-from kvpaper.serving.search import STEP, Highest, Served, Targets
+from kvpaper.serving.search import STEP, Highest, Served
 from kvpaper.traces.block_trace import BlockTrace
 
 # Name of a cell: whether pools are split, whether tiers may be bought.
@@ -110,38 +110,36 @@ class Bench:
         bench.case = case
         return bench
 
-    def at(self, chosen: Configuration, seed: int) -> Callable[[int], Served]:
+    def changed(self, values: Mapping[str, Any]) -> "Bench":
+        """The same replays at other targets or prices, by their names in the scenario."""
+        return self.on(replace(self.case, scenario=self.case.scenario.changed(values)))
+
+    def served(self, chosen: Configuration, seed: int, step: int) -> Served:
         """What a configuration serves at a step of the grid."""
+        key = (self.case.key(chosen), step, seed)
+        if key not in self._served:
+            replayed = replay(self.case.fleet(chosen), self._superposed(step, seed), seed)
+            self._served[key] = Served.of(replayed, self.case.scenario)
+        return self._served[key]
 
-        def served(step: int) -> Served:
-            key = (self.case.key(chosen), step, seed)
-            if key not in self._served:
-                replayed = replay(self.case.fleet(chosen), self._superposed(step, seed), seed)
-                self._served[key] = Served.of(replayed, self.case.scenario)
-            return self._served[key]
-
-        return served
-
-    def highest(
-        self, chosen: Configuration, targets: Targets, seed: int, start: int, prices: Prices | None
-    ) -> tuple[Highest, float]:
+    def highest(self, chosen: Configuration, seed: int, start: int) -> tuple[Highest, float]:
         """Highest rate of a configuration, and its cost of an output token there [USD]."""
-        found = search.highest(self.at(chosen, seed), targets, start, self.lowest)
+        targets = self.case.scenario.slo
+        at = partial(self.served, chosen, seed)
+        found = search.highest(at, targets, start, self.lowest)
         if not found.output_tokens_per_s:
             return found, np.inf
-        usd_per_s = self.case.usd_per_s(chosen, found.written_bytes_per_s, prices)
+        usd_per_s = self.case.usd_per_s(chosen, found.written_bytes_per_s)
         return found, usd_per_s / found.output_tokens_per_s
 
-    def predicted(
-        self, chosen: Configuration, targets: Targets, prices: Prices | None = None
-    ) -> tuple[float, float]:
+    def predicted(self, chosen: Configuration) -> tuple[float, float]:
         """Highest rate by the closed form [1/s], 0 if none, and cost of a request there [USD]."""
-        fleet = self.case.fleet(chosen)
-        rate = closed_form.highest_rate(fleet, self.load, *targets)
+        fleet, slo = self.case.fleet(chosen), self.case.scenario.slo
+        rate = closed_form.highest_rate(fleet, self.load, slo.ttft_s, slo.tpot_s, slo.percentile)
         if not rate:
             return 0.0, np.inf
         written = closed_form.written_bytes_per_s(fleet, self.load, rate)
-        return rate, self.case.usd_per_s(chosen, written, prices) / rate
+        return rate, self.case.usd_per_s(chosen, written) / rate
 
     def step_of(self, requests_per_s: float) -> int:
         """Last step of the grid whose rate is not above this one."""
@@ -154,8 +152,8 @@ class Bench:
 class Race:
     """The cheapest of the configurations that have run so far, on the seed of the search."""
 
-    def __init__(self, bench: Bench, targets: Targets, prices: Prices | None) -> None:
-        self.bench, self.targets, self.prices = bench, targets, prices
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
         self.best: Configuration | None = None
         self.usd_per_token, self.step, self.binding = np.inf, bench.lowest, "ttft"
         self._ran: set[tuple] = set()
@@ -168,20 +166,20 @@ class Race:
             return
         self._ran.add(key)
         if self.best is not None:
-            idle = bench.case.usd_per_s(chosen, (0.0,) * len(chosen.tiers), self.prices)
+            idle = bench.case.usd_per_s(chosen, (0.0,) * len(chosen.tiers))
             start = bench.step_of(idle / self.usd_per_token / bench.load.output_tokens) - 1
             if start < bench.lowest:
                 return
-            if bench.at(chosen, SEARCH_SEED)(start).excess(self.targets) > 0:
+            if bench.served(chosen, SEARCH_SEED, start).excess(bench.case.scenario.slo) > 0:
                 return
-        found, usd = bench.highest(chosen, self.targets, SEARCH_SEED, start, self.prices)
+        found, usd = bench.highest(chosen, SEARCH_SEED, start)
         if usd < self.usd_per_token:
             self.best, self.usd_per_token, self.step = chosen, usd, found.step
         if self.best in (None, chosen):
             self.binding = found.binding
 
 
-def _structures(bench: Bench, targets: Targets, split: bool) -> list[Configuration]:
+def _structures(bench: Bench, split: bool) -> list[Configuration]:
     """Instances and splits worth a prediction, without tiers.
 
     A way to prefill is left out if another one is faster and does more for each GPU; a way to
@@ -194,9 +192,9 @@ def _structures(bench: Bench, targets: Targets, split: bool) -> list[Configurati
     prompt, context = load.input_tokens.mean(), closed_form.context_tokens(load)
     prefills, decodes = [], []
     for way in ways:
-        prompt_s = float(way.prefill.prefill.prefill_time(prompt))
+        prompt_s = float(way.prefill.prefill_table.prefill_time(prompt))
         prefills.append((prompt_s, prompt_s * way.prefill.gpus))
-        rate = closed_form.decode_rate(way.decode, context, targets.tpot_s)
+        rate = closed_form.decode_rate(way.decode, context, bench.case.scenario.slo.tpot_s)
         decodes.append((way.gpus, -rate / way.decode.gpus))
     found = []
     for one, other in product(_undominated(ways, prefills), _undominated(ways, decodes)):
@@ -217,61 +215,47 @@ def _undominated(ways: list[Way], costs: list[tuple[float, float]]) -> list[Way]
 
 
 def _ordered(
-    bench: Bench,
-    targets: Targets,
-    prices: Prices | None,
-    configurations: Iterable[Configuration],
-    most: int,
+    bench: Bench, configurations: Iterable[Configuration], most: int
 ) -> list[tuple[Configuration, float]]:
     """The best predicted configurations with their rates, cheapest first.
 
     Those that are predicted to fail come in the order of their speed with a long cold prompt.
     """
-    rated = [(one, *bench.predicted(one, targets, prices)) for one in configurations]
-    long = np.quantile(bench.load.input_tokens, targets.percentile / 100)
-    rated.sort(key=lambda one: (one[2], one[0].prefill.prefill.prefill.prefill_time(long)))
-    least = rated[0][2]
-    return [(one, rate) for one, rate, usd in rated[:most] if usd <= _MARGIN * least]
+    rated = [(one, *bench.predicted(one)) for one in configurations]
+    long = np.quantile(bench.load.input_tokens, bench.case.scenario.slo.percentile / 100)
+    rated.sort(key=lambda one: (one[2], one[0].prefill.prefill.prefill_table.prefill_time(long)))
+    return [(one, rate) for one, rate, usd in rated[:most] if usd <= _MARGIN * rated[0][2]]
 
 
-def raced(
-    bench: Bench,
-    targets: Targets,
-    cell: str,
-    prices: Prices | None,
-    first: Iterable[Configuration],
-) -> Race:
+def raced(bench: Bench, cell: str, first: Iterable[Configuration]) -> Race:
     """The cheapest configuration of a cell.
 
     First structures, each with the tiers that suit it best by the closed form; then the winner
     with other tiers; then its neighbours.
     """
     split, tiers = CELLS[cell]
-    race = Race(bench, targets, prices)
+    race = Race(bench)
     stocks = bench.case.stocks() if tiers else [()]
-    chunks = (None,) if split else CHUNKS
     for chosen in first:
-        race.run(chosen, bench.predicted(chosen, targets)[0])
-    structures = [one._replace(tiers=stocks[-1]) for one in _structures(bench, targets, split)]
-    if not structures:
-        return race
-    for chosen, _ in _ordered(bench, targets, prices, structures, _STRUCTURES):
+        race.run(chosen, bench.predicted(chosen)[0])
+    structures = [one._replace(tiers=stocks[-1]) for one in _structures(bench, split)]
+    for chosen, _ in _ordered(bench, structures, _STRUCTURES):
         stocked = [chosen._replace(tiers=stock) for stock in stocks]
-        best, rate = _ordered(bench, targets, prices, stocked, 1)[0]
-        for chunk in chunks:
+        best, rate = _ordered(bench, stocked, 1)[0]
+        for chunk in (None,) if split else CHUNKS:
             race.run(best._replace(chunk_tokens=chunk), rate)
     if race.best is None:
         return race
     stocked = [race.best._replace(tiers=stock) for stock in stocks]
-    for chosen, rate in _ordered(bench, targets, prices, stocked, _STOCKS):
+    for chosen, rate in _ordered(bench, stocked, _STOCKS):
         race.run(chosen, rate)
     for chosen in neighbours(race.best, bench.case.gpus):
-        race.run(chosen, bench.predicted(chosen, targets)[0])
+        race.run(chosen, bench.predicted(chosen)[0])
     return race
 
 
 def neighbours(chosen: Configuration, gpus: int) -> Iterator[Configuration]:
-    """One prefill instance more or less, the rest decoding; the other admission; other chunks."""
+    """One prefill instance more or less, the rest decoding; with one pool other chunks."""
     if chosen.decode is None:
         yield from (chosen._replace(chunk_tokens=chunk) for chunk in CHUNKS)
     else:
@@ -281,60 +265,38 @@ def neighbours(chosen: Configuration, gpus: int) -> Iterator[Configuration]:
                 yield chosen._replace(prefill_instances=count, decode_instances=rest)
 
 
-def best_cell(
-    bench: Bench,
-    targets: Targets,
-    name: str,
-    prices: Prices | None = None,
-    first: Iterable[Configuration] = (),
-) -> Cell:
+def best_cell(bench: Bench, name: str, first: Iterable[Configuration] = ()) -> Cell:
     """One cell at its own best; the configurations of ``first`` run first."""
-    race = raced(bench, targets, name, prices, first)
+    race = raced(bench, name, first)
     if race.best is None:
         nothing = np.full(len(SEEDS), np.inf)
         return Cell(name, None, nothing, np.zeros(len(SEEDS)), None, race.binding, 0.0)
-    return costed(bench, targets, name, race.best, prices, race.step)
+    return costed(bench, name, race.best, race.step)
 
 
-def costed(
-    bench: Bench,
-    targets: Targets,
-    name: str,
-    chosen: Configuration,
-    prices: Prices | None = None,
-    start: int | None = None,
-) -> Cell:
+def costed(bench: Bench, name: str, chosen: Configuration, start: int) -> Cell:
     """A configuration as a cell: its cost and rate on every seed; ``start`` is a guess."""
-    predicted_requests_per_s = bench.predicted(chosen, targets)[0]
-    start = bench.step_of(predicted_requests_per_s) if start is None else start
-    runs = [bench.highest(chosen, targets, seed, start, prices) for seed in SEEDS]
+    runs = [bench.highest(chosen, seed, start) for seed in SEEDS]
     found = runs[0][0]
     return Cell(
         name=name,
         configuration=chosen,
         usd_per_token=np.array([usd for _, usd in runs]),
         requests_per_s=np.array([found.requests_per_s for found, _ in runs]),
-        served=bench.at(chosen, SEEDS[0])(found.step),
+        served=bench.served(chosen, SEEDS[0], found.step),
         binding=found.binding,
-        predicted_requests_per_s=predicted_requests_per_s,
+        predicted_requests_per_s=bench.predicted(chosen)[0],
         steps=tuple(found.step for found, _ in runs),
     )
 
 
-def best_cells(
-    bench: Bench,
-    targets: Targets,
-    prices: Prices | None = None,
-    first: dict[str, Cell] | None = None,
-) -> dict[str, Cell]:
+def best_cells(bench: Bench, first: Mapping[str, Cell] | None = None) -> dict[str, Cell]:
     """The four cells by name, each at its own best.
 
     Parameters
     ----------
     bench : Bench
-    targets : Targets
-    prices : Prices, optional
-        Instead of the scenario's.
+        At the targets and the prices of its case's scenario.
     first : dict, optional
         Cells of near targets, whose configurations run first.
 
@@ -349,83 +311,68 @@ def best_cells(
         if tiers:  # to buy none is a choice
             near.append(found["disaggregated" if split else "none"])
         tried = [cell.configuration for cell in near if cell and cell.configuration]
-        found[name] = best_cell(bench, targets, name, prices, tried)
+        found[name] = best_cell(bench, name, tried)
     return found
 
 
 # Cells to rows
 
 
-def four_cells(
-    scenario: Scenario, trace: BlockTrace, prices: Prices | None = None
-) -> list[results.Row]:
-    """Rows of the four cells at a scenario's own targets."""
-    bench = Bench(Case.of(scenario, trace), trace)
-    targets = Targets(scenario.slo.ttft_s, scenario.slo.tpot_s, scenario.slo.percentile)
-    return rows(bench, targets, best_cells(bench, targets, prices), prices)
-
-
-def rows(
-    bench: Bench, targets: Targets, cells: dict[str, Cell], prices: Prices | None = None
-) -> list[results.Row]:
+def rows(bench: Bench, cells: Mapping[str, Cell]) -> list[results.Row]:
     """What the cells cost and how, the closed form of the same, and what the cells say together."""
     found = []
     for cell in cells.values():
-        found += _cell_rows(bench, targets, cell, prices)
+        found += _cell_rows(bench, cell)
     return found + _contrasts(cells)
 
 
-def _cell_rows(bench: Bench, targets: Targets, cell: Cell, prices: Prices | None) -> list:
-    at = {"cell": cell.name}
-    met = float(cell.feasible)
-    found = [results.row("feasible", met, "simulated", binding=cell.binding, **at)]
+def _rows(kind: str, at: Mapping[str, Any], **values: float) -> list[results.Row]:
+    """Rows of several quantities at the same coordinates."""
+    return [results.row(name, value, kind, **at) for name, value in values.items()]
+
+
+def _cell_rows(bench: Bench, cell: Cell) -> list[results.Row]:
+    at, chosen, served = {"cell": cell.name}, cell.configuration, cell.served
+    found = _rows("simulated", {"binding": cell.binding, **at}, feasible=float(cell.feasible))
     if not cell.feasible:
         return found
-    served, fleet = cell.served, bench.case.fleet(cell.configuration)
-    levels = ("hbm", *(tier.name for tier in fleet.tiers))
+    fleet, slo = bench.case.fleet(chosen), bench.case.scenario.slo
     found += _banded("usd_per_million_output_tokens", 1e6 * cell.usd_per_token, **at)
-    values = {
-        "requests_per_s": float(cell.requests_per_s.mean()),
-        "ttft_s": served.ttft_s,
-        "tpot_s": served.tpot_s,
-    }
+    rate = cell.requests_per_s.mean()
+    times = {"ttft_s": served.ttft_s, "tpot_s": served.tpot_s}
+    found += _rows("simulated", at, requests_per_s=rate, **times)
     if served.power_w is not None:
-        million_s = 1e6 / served.output_tokens_per_s
-        values["joules_per_million_output_tokens"] = served.power_w * million_s
-    found += [results.row(name, value, "simulated", **at) for name, value in values.items()]
-    found += [
-        results.row("hit_share", share, "simulated", tier=level, **at)
-        for level, share in zip(levels, served.hit_shares, strict=True)
-    ]
-    chosen = cell.configuration
-    for name, way, count in (
-        ("prefill", chosen.prefill, chosen.prefill_instances),
-        ("decode", chosen.decode, chosen.decode_instances),
-    ):
-        if way is not None:
-            made = {"way": way.name, "chunk_tokens": chosen.chunk_tokens, **at}
-            found.append(results.row(f"{name}_gpus", way.gpus * count, "simulated", **made))
+        joules = served.power_w * (1e6 / served.output_tokens_per_s)
+        found += _rows("simulated", at, joules_per_million_output_tokens=joules)
+    levels = ("hbm", *(tier.name for tier in chosen.tiers))
+    for level, share in zip(levels, served.hit_shares, strict=True):
+        found += _rows("simulated", {"tier": level, **at}, hit_share=share)
+    made = {"chunk_tokens": chosen.chunk_tokens, **at}
+    way, other = chosen.prefill, chosen.decode
+    gpus = way.gpus * chosen.prefill_instances
+    found += _rows("simulated", {"way": way.name, **made}, prefill_gpus=gpus)
+    if other is not None:
+        gpus = other.gpus * chosen.decode_instances
+        found += _rows("simulated", {"way": other.name, **made}, decode_gpus=gpus)
     for tier in chosen.tiers:
         bought = {"tier": tier.name, "admission": tier.admission, **at}
-        found.append(results.row("bytes_per_gpu", tier.capacity_bytes, "simulated", **bought))
-    rate, usd = bench.predicted(chosen, targets, prices)
+        found += _rows("simulated", bought, bytes_per_gpu=tier.capacity_bytes)
+    rate, usd = bench.predicted(chosen)
     expected = closed_form.predicted(
-        fleet, bench.load, served.requests_per_s, targets.tpot_s, targets.percentile
+        fleet, bench.load, served.requests_per_s, slo.tpot_s, slo.percentile
     )
-    values = {
-        "usd_per_million_output_tokens": 1e6 * usd / bench.load.output_tokens,
-        "requests_per_s": rate,
-        "ttft_s": expected.ttft_s,
-        "tpot_s": expected.tpot_s,
-    }
-    found += [results.row(name, value, "predicted", **at) for name, value in values.items()]
-    found.append(
-        results.row("hit_share", float(expected.hit_shares.sum()), "predicted", tier="all", **at)
+    found += _rows(
+        "predicted",
+        at,
+        usd_per_million_output_tokens=1e6 * usd / bench.load.output_tokens,
+        requests_per_s=rate,
+        ttft_s=expected.ttft_s,
+        tpot_s=expected.tpot_s,
     )
-    return found
+    return found + _rows("predicted", {"tier": "all", **at}, hit_share=expected.hit_shares.sum())
 
 
-def _banded(quantity: str, values: np.ndarray, **at) -> list:
+def _banded(quantity: str, values: np.ndarray, **at: Any) -> list[results.Row]:
     """Rows of a mean over seeds and of the ends of its band."""
     middle, half = float(values.mean()), half_width(values)
     ends = {"middle": middle, "low": middle - half, "high": middle + half}
@@ -440,31 +387,27 @@ def half_width(values: np.ndarray) -> float:
     return float(stdtrit(count - 1, 0.95) * values.std(ddof=1) / count**0.5)
 
 
-def _contrasts(cells: dict[str, Cell]) -> list:
+def _contrasts(cells: Mapping[str, Cell]) -> list[results.Row]:
     """Cheapest cell, what it saves over the runner-up, interaction and split of the saving.
 
     Seeds are paired: the four cells of a seed serve the same requests.
     """
-    ranked = sorted((cell for cell in cells.values() if cell.feasible), key=_log_usd)
+    ranked = sorted(
+        (cell for cell in cells.values() if cell.feasible),
+        key=lambda cell: float(np.log(cell.usd_per_token).mean()),
+    )
     if not ranked:
         return []
     best = ranked[0]
-    others = [cell for cell in ranked if cell.configuration != best.configuration]
-    if not others:
-        saved = np.full(len(SEEDS), np.nan)
-    else:
-        saved = np.log(others[0].usd_per_token / best.usd_per_token)
-    found = _banded("log_saving", saved, cell=best.name, over=others[0].name if others else None)
+    over = next((cell for cell in ranked if cell.configuration != best.configuration), None)
+    saved = np.log(over.usd_per_token / best.usd_per_token) if over else np.full(len(SEEDS), np.nan)
+    found = _banded("log_saving", saved, cell=best.name, over=over and over.name)
     if len(ranked) < len(CELLS):
         return found
     costs = [cells[name].usd_per_token for name in CELLS]
     found += _banded("log_interaction", cost.log_interaction(*costs))
     money = cost.money_interaction(*(1e6 * one.mean() for one in costs))
-    found.append(results.row("money_interaction_usd_per_million_output_tokens", money, "simulated"))
+    found += _rows("simulated", {}, money_interaction_usd_per_million_output_tokens=money)
     for lever, part in zip(LEVERS, cost.shapley_split(*costs), strict=True):
         found += _banded("log_saving_share", part, lever=lever)
     return found
-
-
-def _log_usd(cell: Cell) -> float:
-    return float(np.log(cell.usd_per_token).mean())

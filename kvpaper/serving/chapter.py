@@ -16,6 +16,7 @@ from kvpaper import data, results
 from kvpaper.results import Row, row
 from kvpaper.scenario import Reads, Scenario, load
 from kvpaper.serving import build, command, measures
+from kvpaper.serving.cells import CELLS
 from kvpaper.serving.grid import Point, at
 from kvpaper.serving.replay import replay
 from kvpaper.serving.sweep import best, sweep
@@ -31,13 +32,8 @@ READS = (
     "model", "hardware", "serving", "fleet", "sweep", "slo", "prices", "workload.trace",
     "data/latency", "data/results/public",
 )  # fmt: skip
-# Whether pools are split, whether there is a tier.
-CELLS = {
-    (False, False): "none",
-    (True, False): "disaggregated",
-    (False, True): "tiered",
-    (True, True): "both",
-}
+# By whether pools are split and whether there is a tier.
+_CELL = {levers: name for name, levers in CELLS.items()}
 _SHARES = np.linspace(0.01, 0.99, 50).round(2).tolist()
 _PARTS = 12
 
@@ -94,7 +90,7 @@ def rows(scenario: Scenario, trace: str | None, processes: int | None = 1) -> li
     requests = command.read(trace, scenario.where("workload.trace"))
     requests = command.asked(requests, scenario.fleet.rate, 0)
     answer = sweep(scenario, requests, trace, processes=processes)
-    table = build.reaching(build.fleet(scenario), requests).prefill.prefill
+    table = build.fleet(scenario, requests).prefill.prefill_table
     cold_s = table.prefill_time(np.maximum(requests.input_tokens, 1))
     late_s = measures.percentile(cold_s, scenario.slo.percentile)
     found = [
@@ -119,7 +115,7 @@ def _points(answer: dict[str, Any], percentile: float) -> Iterable[Row]:
     Where no point meets the targets the frontier is that of those that miss them.
     """
     points, cost = answer["points"], "usd_per_million_output_tokens"
-    worth = answer if answer["frontier"] else best(points, percentile, late=True)
+    worth = answer if answer["frontier"] else best(points, percentile, lambda one: True)
     for number, one in enumerate(points):
         standing = "frontier" if number in worth["frontier"] else "beaten"
         where = _where(one) | {"standing": "knee" if number == worth["knee"] else standing}
@@ -141,7 +137,7 @@ def _where(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(one: dict[str, Any]) -> str:
-    return CELLS[":" in one["point"]["pools"], bool(one["cell"]["tiers"])]
+    return _CELL[":" in one["point"]["pools"], bool(one["cell"]["tiers"])]
 
 
 def _cells(answer: dict[str, Any], scenario: Scenario) -> dict[str, dict[str, Any]]:
@@ -155,36 +151,33 @@ def _cells(answer: dict[str, Any], scenario: Scenario) -> dict[str, dict[str, An
     def rank(one: dict[str, Any]) -> tuple:
         return _tpot_s(one, slo.percentile) > slo.tpot_s, one["ttft_s"][late]
 
+    alike = [one for one in points if one["cell"]["model"] == points[0]["cell"]["model"]]
     kinds: dict[int, dict[str, dict[str, Any]]] = {}
-    for one in points:
-        if one["cell"]["model"] == points[0]["cell"]["model"] and one["ttft_s"][late] is not None:
-            own = kinds.setdefault(one["cell"]["gpus"], {})
-            own[_kind(one)] = min(own.get(_kind(one), one), one, key=rank)
-    whole = {gpus: own for gpus, own in sorted(kinds.items()) if len(own) == len(CELLS)}
+    for one in sorted((one for one in alike if one["ttft_s"][late] is not None), key=rank):
+        kinds.setdefault(one["cell"]["gpus"], {}).setdefault(_kind(one), one)
+    whole = {gpus: own for gpus, own in kinds.items() if len(own) == len(CELLS)}
     if not whole:
         return {}
     knee = answer["knee"]
-    gpus = min(whole) if knee is None else points[knee]["cell"]["gpus"]
+    gpus = None if knee is None else points[knee]["cell"]["gpus"]
     own = whole.get(gpus) or whole[min(whole)]
-    return {cell: own[cell] for cell in CELLS.values()}
+    return {cell: own[cell] for cell in _CELL.values()}
 
 
 def _cell(scenario: Scenario, requests: BlockTrace, one: dict[str, Any]) -> Iterable[Row]:
     """Times to the first token, hits by tier, and hits over time of one point."""
     chosen = at(scenario, Point.of(one["point"]))
-    done = replay(build.reaching(build.fleet(chosen), requests), requests)
-    where = _where(one)
-    cost = "usd_per_million_output_tokens"
+    done = replay(build.fleet(chosen, requests), requests)
+    where, cost = _where(one), "usd_per_million_output_tokens"
     yield _row(cost, one[cost], **where)
-    late_s = measures.ttft_s(done, measures.steady(done))
+    times_s = measures.Window(done).ttft_s
     for share in sorted({*_SHARES, scenario.slo.percentile / 100}):
-        yield _row("ttft_s", measures.percentile(late_s, 100 * share), share=share, **where)
+        yield _row("ttft_s", measures.percentile(times_s, 100 * share), share=share, **where)
     hits = one["hit_tokens"]
     whole = one["computed_tokens"] + sum(hits.values())
     for tier in ("hbm", *one["cell"]["tiers"]):
         yield _row("hit_share", hits[tier] / max(1, whole), tier=tier, **where)
-    everything = measures.steady(done, warm_up=0.0)
-    shares = measures.hit_shares(done, everything, _PARTS)
+    shares = measures.Window(done, warm_up=0.0).hit_shares(_PARTS)
     ends = [part[-1] for part in np.array_split(np.flatnonzero(~done.rejected), len(shares))]
     for at_s, share in zip(done.arrival_s[ends].tolist(), shares.tolist(), strict=True):
         yield _row("hit_share", share, at_s=at_s, **where)

@@ -81,8 +81,6 @@ def predicted(
     sequence to the batch whose step takes that long.
     """
     tpot_s, shares, late = _steady(fleet, load, requests_per_s, _line(fleet, load, tpot_slo_s))
-    if not np.isfinite(tpot_s):
-        return Prediction(np.inf, np.inf, shares)
     return Prediction(_first_below(late, 1 - percentile / 100), tpot_s, shares)
 
 
@@ -130,7 +128,7 @@ def _steady(
 ) -> tuple[float, np.ndarray, Callable[[float], float]]:
     """Mean TPOT [s], infinite without a steady state; hits; share that is later than a time."""
     split = fleet.decode is not None
-    decoding, servers = fleet.decode or fleet.prefill, fleet.prefill.instances
+    decoding, servers = fleet.decoding, fleet.prefill.instances
     own, context, running = requests_per_s / decoding.instances, context_tokens(load), 0.0
     for _ in range(1 if split else 3):  # the batch takes memory from the cache that spares it work
         shares = _hit_shares(fleet, load, requests_per_s, running * context)
@@ -160,14 +158,14 @@ def _steady(
 
 def _steps(pool: Pool, context: float) -> tuple[np.ndarray, np.ndarray]:
     """Batches that the cache has room for, two at least, and the time of their steps [s]."""
-    table = pool.decode
+    table = pool.decode_table
     batch = np.arange(1, max(2, min(pool.kv_tokens / context, table.batch[-1])) + 1)
     return batch, table.step_time(batch, min(context, table.context[-1]))
 
 
 def _line(fleet: Fleet, load: Load, tpot_slo_s: float) -> tuple[float, float]:
     """Floor of a step and time of a further sequence [s], by a secant of the decode table."""
-    _, step_s = _steps(fleet.decode or fleet.prefill, context_tokens(load))
+    _, step_s = _steps(fleet.decoding, context_tokens(load))
     most = max(1, int(np.searchsorted(step_s, tpot_slo_s)) - 1)
     each_s = max(0.0, float(step_s[most] - step_s[0]) / most)
     return float(step_s[0]) - each_s, each_s
@@ -176,7 +174,7 @@ def _line(fleet: Fleet, load: Load, tpot_slo_s: float) -> tuple[float, float]:
 def _hit_shares(fleet: Fleet, load: Load, requests_per_s: float, in_use: float) -> np.ndarray:
     """Share of prompt tokens by level; a slower tier holds what a faster one does, and more."""
     pool = fleet.prefill
-    block_bytes = load.block_tokens * fleet.kv_bytes_per_token + fleet.boundary_bytes
+    block_bytes = fleet.block_bytes(load.block_tokens)
     free = pool.kv_tokens if fleet.decode else max(0.0, pool.kv_tokens - in_use)
     each = [free / load.block_tokens, *(tier.capacity_bytes / block_bytes for tier in fleet.tiers)]
     held = np.maximum.accumulate(each) * pool.instances
@@ -186,7 +184,7 @@ def _hit_shares(fleet: Fleet, load: Load, requests_per_s: float, in_use: float) 
 
 def _prefill_s(pool: Pool, new: np.ndarray, cached: np.ndarray) -> np.ndarray:
     """Prefill times [s]; a prompt beyond the table takes what its longest does."""
-    table = pool.prefill
+    table = pool.prefill_table
     new = np.clip(new, table.new_tokens[0], table.new_tokens[-1])
     return table.prefill_time(new, np.minimum(cached, table.cached_tokens[-1]))
 

@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay, answer, print; messages go to standard error."""
-    answer = simulate(arguments.scenario, arguments.trace, arguments.seed)
-    for warning in answer["warnings"]:
+    found = answer(*given(arguments.scenario, arguments.trace, arguments.seed))
+    for warning in found["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
-    print(json.dumps(answer, indent=1, allow_nan=False) if arguments.json else render(answer))
+    print(json.dumps(found, indent=1, allow_nan=False) if arguments.json else render(found))
     return 0
 
 
@@ -69,22 +69,16 @@ def _progress(done: int, of: int) -> None:
         print(f"{done} of {of} points", file=sys.stderr, flush=True)
 
 
-def simulate(name: str, trace: str | None = None, seed: int = 0) -> dict[str, Any]:
-    """The answer for one scenario.
-
-    Raises
-    ------
-    InputError
-        If scenario, trace or fleet is at fault.
-    """
-    return answer(*given(name, trace, seed))
-
-
 def given(name: str, trace: str | None, seed: int) -> tuple:
     """Scenario, what its trace asks at the fleet's rate, the trace's name, seed.
 
     A generated trace stands in for a public one that the scenario names and that is not at hand,
     which a line on standard error tells.
+
+    Raises
+    ------
+    InputError
+        If scenario, trace or seed is at fault.
     """
     from kvpaper import scenario as scenarios
     from kvpaper.traces import fetch
@@ -116,9 +110,9 @@ def answer(scenario, requests, source: str | None, seed: int) -> dict[str, Any]:
     from kvpaper.serving.measures import measures
     from kvpaper.serving.replay import replay
 
-    fleet = build.reaching(build.fleet(scenario), requests)
+    fleet = build.fleet(scenario, requests)
     measured = measures(replay(fleet, requests, seed), scenario)
-    found = {"cell": cell(fleet, source, scenario, seed), **measured}
+    found = {"cell": _cell(fleet, source, scenario, seed), **measured}
     return found | {"warnings": _warnings(found, scenario)}
 
 
@@ -129,20 +123,17 @@ def read(trace: str | None, where: str):
 
     if trace is None:
         return generated.conversations()
-    if trace in fetch.TRACES:
-        path = fetch.fetched(trace)
-        if path is None:
-            raise InputError(where, f"{trace}, which is not at hand", "it fetched: make traces")
-        return read_trace([path]).trace
-    if not Path(trace).exists():
+    path = fetch.fetched(trace) if trace in fetch.TRACES else trace
+    if path is None:
+        raise InputError(where, f"{trace}, which is not at hand", "it fetched: make traces")
+    if not Path(path).exists():
         raise InputError(where, repr(trace), f"a path or one of {', '.join(fetch.TRACES)}")
-    return read_trace([trace]).trace
+    return read_trace([path]).trace
 
 
-def cell(fleet, trace: str | None, scenario, seed: int) -> dict[str, Any]:
+def _cell(fleet, trace: str | None, scenario, seed: int) -> dict[str, Any]:
     """What was replayed, in words and numbers that tell one configuration from another."""
-    tables = [fleet.prefill.prefill, (fleet.decode or fleet.prefill).decode]
-    kinds = {table.kind for table in tables}
+    kinds = {fleet.prefill.prefill_table.kind, fleet.decoding.decode_table.kind}
     return {
         "model": scenario.model.name,
         "trace": trace or "generated",
@@ -225,8 +216,8 @@ def table(answer: dict[str, Any]) -> str:
     if not shown and points:
         lines.append("none meets the targets; the nearest:")
         ever = [one for one in points if one["ttft_s"][late] is not None]
-        worst = [max((one[name][late] or 0) / targets[name] for name in names) for one in ever]
-        shown = [ever[index] for index in sorted(range(len(ever)), key=worst.__getitem__)[:3]]
+        ever.sort(key=lambda one: max((one[name][late] or 0) / targets[name] for name in names))
+        shown = ever[:3]
     if not shown:
         return lines[0]
     head = (f"TTFT {late}", f"TPOT {late}", "USD/M tokens", "GPUs", "pools", "DRAM", "NVMe")

@@ -1,7 +1,7 @@
 """What is replayed: pools of instances, tiers of cache, routing and the link between the pools."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvpaper.errors import InputError
 from kvpaper.latency import DecodeTable, PrefillTable
@@ -18,8 +18,8 @@ def _one_of(where: str, found: str, options: tuple[str, ...]) -> None:
         raise InputError(where, repr(found), f"one of {', '.join(options)}")
 
 
-def _at_least(where: str, found: float, least: float, unit: str) -> None:
-    if not found >= least:
+def _at_least(where: str, found: float | None, least: float, unit: str) -> None:
+    if found is not None and not found >= least:
         raise InputError(where, f"{found:g}", f"{least:g} {unit} or more")
 
 
@@ -34,10 +34,10 @@ class Pool:
         GPUs of one instance.
     kv_tokens : int
         Tokens of cache that one instance holds in GPU memory [token].
-    prefill : PrefillTable or None
-        None in a decode pool.
-    decode : DecodeTable or None
-        None in a prefill pool.
+    prefill_table : PrefillTable or None
+        None is enough for a pool that only decodes.
+    decode_table : DecodeTable or None
+        None is enough for a pool that only prefills.
     chunk_tokens : int or None
         Tokens of a step that takes parts of prompts, several of them where they are short, and the
         running batch; None runs whole prompts and lets the batch wait (prefill priority).
@@ -48,8 +48,8 @@ class Pool:
     instances: int
     gpus: int
     kv_tokens: int
-    prefill: PrefillTable | None = None
-    decode: DecodeTable | None = None
+    prefill_table: PrefillTable | None = None
+    decode_table: DecodeTable | None = None
     chunk_tokens: int | None = None
     link_bytes_per_s: float = math.inf
 
@@ -59,8 +59,7 @@ class Pool:
         _at_least("pool.kv_tokens", self.kv_tokens, 1, "token")
         if not self.link_bytes_per_s > 0:
             raise InputError("pool.link_bytes_per_s", f"{self.link_bytes_per_s:g}", "above zero")
-        if self.chunk_tokens is not None:
-            _at_least("pool.chunk_tokens", self.chunk_tokens, 1, "token")
+        _at_least("pool.chunk_tokens", self.chunk_tokens, 1, "token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +102,15 @@ class Tier:
             if not getattr(self, name) > 0:
                 expected = "above zero; a tier that is not bought is left out"
                 raise InputError(f"{where}.{name}", f"{getattr(self, name):g}", expected)
+
+    def times(self, share: float) -> "Tier":
+        """The tier with this share of its capacity and rates."""
+        return replace(
+            self,
+            capacity_bytes=self.capacity_bytes * share,
+            read_bytes_per_s=self.read_bytes_per_s * share,
+            write_bytes_per_s=self.write_bytes_per_s * share,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,40 +175,39 @@ class Fleet:
         _at_least("transfer_layers", self.transfer_layers, 1, "layer")
         _at_least("transfer_latency_s", self.transfer_latency_s, 0, "s")
         _at_least("gpus_per_node", self.gpus_per_node, 1, "GPU")
-        if not (self.kv_bytes_per_token >= 0 and self.boundary_bytes >= 0):
-            raise InputError("kv_bytes_per_token, boundary_bytes", "a negative", "zero or more")
-        if self.prefetch_lead_s is not None:
-            _at_least("prefetch_lead_s", self.prefetch_lead_s, 0, "s, or None")
-        if self.queue_limit is not None:
-            _at_least("queue_limit", self.queue_limit, 1, "request, or None")
+        _at_least("kv_bytes_per_token", self.kv_bytes_per_token, 0, "B")
+        _at_least("boundary_bytes", self.boundary_bytes, 0, "B")
+        _at_least("prefetch_lead_s", self.prefetch_lead_s, 0, "s, or None")
+        _at_least("queue_limit", self.queue_limit, 1, "request, or None")
         if len(self.tiers) > 3:
             raise InputError("tiers", f"{len(self.tiers)} tiers", "three at most")
-        for where, table in self._tables_due():
+        tables = {"prefill": self.prefill.prefill_table, "decode": self.decoding.decode_table}
+        for name, table in tables.items():
             if table is None:
-                raise InputError(where, "no latencies", "a table")
+                raise InputError(f"{name}_table", "no latencies", "a table")
         layerwise = self.decode is not None and self.transfer_layers > 1
         if layerwise and self.prefill.chunk_tokens is not None:
             raise InputError(
                 "prefill.chunk_tokens", "a chunk", "none where layers are sent one by one"
             )
 
-    def _tables_due(self) -> list[tuple[str, object]]:
-        decoding, name = (
-            (self.prefill, "prefill") if self.decode is None else (self.decode, "decode")
-        )
-        return [
-            ("prefill.prefill", self.prefill.prefill),
-            (f"{name}.decode", decoding.decode),
-        ]
-
     @property
     def pools(self) -> tuple[Pool, ...]:
         return (self.prefill,) if self.decode is None else (self.prefill, self.decode)
 
     @property
+    def decoding(self) -> Pool:
+        """The pool that decodes, which may be the one that prefills."""
+        return self.pools[-1]
+
+    @property
     def gpus(self) -> int:
         """GPUs of all instances."""
         return sum(pool.instances * pool.gpus for pool in self.pools)
+
+    def block_bytes(self, block_tokens: int) -> float:
+        """What a block takes in a tier [B]."""
+        return block_tokens * self.kv_bytes_per_token + self.boundary_bytes
 
     def instances_sharing(self, tier: Tier) -> int:
         """Prefilling instances that share one unit of a tier."""

@@ -1,7 +1,6 @@
 """The grid of a sweep: which fleets it replays, and the scenario of each."""
 
 import math
-from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -90,12 +89,12 @@ def _pools(scenario: Scenario, trace: BlockTrace) -> list[tuple[int, ...]]:
 
 def _needed(scenario: Scenario, trace: BlockTrace) -> int:
     """Instances that prompts without a cache, and answers within their target, keep busy."""
-    pool = build.reaching(build.fleet(_with_pools(scenario, (1,))), trace).prefill
+    pool = build.fleet(_with_pools(scenario, (1,)), trace).prefill
     requests_per_s = trace.requests / max(trace.duration_s, 1e-9)
     answer = np.maximum(trace.output_tokens, 1)
     context = float((trace.input_tokens + answer / 2).mean())
     rate = closed_form.decode_rate(pool, context, scenario.slo.tpot_s)
-    busy = pool.prefill.prefill_time(np.maximum(trace.input_tokens, 1)).mean()
+    busy = pool.prefill_table.prefill_time(np.maximum(trace.input_tokens, 1)).mean()
     busy += answer.mean() / rate if rate else 0.0
     return math.ceil(requests_per_s * busy / pool.instances)
 
@@ -108,50 +107,39 @@ def at(scenario: Scenario, point: Point) -> Scenario:
     InputError
         If the model is not known or has no latencies.
     """
-    scenario = _with_model(scenario, point.model)
-    scenario = _with_pools(scenario, point.pools)
+    scenario = _with_pools(_with_model(scenario, point.model), point.pools)
     held = {"dram": point.dram_bytes, "nvme": point.nvme_bytes}
     tiers = {
         name: tier.model_copy(update={"capacity_bytes": held.get(name, tier.capacity_bytes)})
         for name, tier in scenario.hardware.tiers.items()
         if held.get(name, 1)
     }
-    return replace(
-        scenario,
-        hardware=scenario.hardware.model_copy(update={"tiers": tiers}),
-        fleet=scenario.fleet.model_copy(update={"router": point.router}),
-    )
+    return scenario.changed({"hardware.tiers": tiers, "fleet.router": point.router})
 
 
 def _with_pools(scenario: Scenario, pools: tuple[int, ...]) -> Scenario:
-    part, split = scenario.fleet, len(pools) > 1
-    one, other = part.prefill, part.decode or Instances()
-    changes = {
-        "prefill": one.model_copy(update={"instances": pools[0]}),
-        "decode": other.model_copy(update={"instances": pools[1]}) if split else None,
-        "chunk_tokens": None if split else part.chunk_tokens,
-    }
-    return replace(scenario, fleet=part.model_copy(update=changes))
+    one = scenario.changed({"fleet.prefill.instances": pools[0]})
+    if len(pools) == 1:
+        return one.changed({"fleet.decode": None})
+    decode = scenario.fleet.decode or Instances()
+    split = one.changed({"fleet.decode": decode, "fleet.chunk_tokens": None})
+    return split.changed({"fleet.decode.instances": pools[1]})
 
 
 def _with_model(scenario: Scenario, name: str | None) -> Scenario:
     """The scenario with another model; tables that its pools name are those of its own."""
     if name is None:
         return scenario
-    changes: dict[str, Any] = {"prefill": Prefill(table=name)}
+    changes = {"fleet.prefill": Instances(), "fleet.decode": None}
     if name.partition("/")[0] in data.names("latency", ".prefill.csv"):
         instance = latency.instance(name)
-        model, changes["element"] = models.load(instance.model), instance.element
+        changes["model"] = models.load(instance.model)
+        changes["serving.element"] = instance.element
+        changes["serving.prefill"] = Prefill(table=name)
     else:
-        model, own = models.load(name), scenario.serving.prefill
-        if own.flops_per_s is None:
+        changes["model"] = models.load(name)
+        if scenario.serving.prefill.flops_per_s is None:
             expected = "a table of data/latency, or a rate at serving.prefill"
             raise InputError(scenario.where("sweep.models"), f"{name}, without latencies", expected)
-        changes["prefill"] = own.model_copy(update={"active_params": None})
-    both = {"prefill": Instances(), "decode": None}
-    return replace(
-        scenario,
-        model=model,
-        serving=scenario.serving.model_copy(update=changes),
-        fleet=scenario.fleet.model_copy(update=both),
-    )
+        changes["serving.prefill.active_params"] = None
+    return scenario.changed(changes)

@@ -6,8 +6,8 @@ import numba
 import numpy as np
 
 from kvpaper.errors import InputError
-from kvpaper.reuse.fleet import inferred_sessions
 from kvpaper.serving import engine, state
+from kvpaper.serving.arrivals import sessions_of
 from kvpaper.serving.fleet import FETCHES, Fleet, Pool
 from kvpaper.serving.heap import NODE, NONE
 from kvpaper.serving.steps import steps_by_batch, with_axes
@@ -71,10 +71,6 @@ class Replay:
         further = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
         return (self.finish_s - self.first_token_s) / further
 
-    @property
-    def end_to_end_s(self) -> np.ndarray:
-        return self.finish_s - self.arrival_s
-
 
 def replay(fleet: Fleet, trace: BlockTrace, seed: int = 0) -> Replay:
     """Serve every request of a trace; runs until the last one is done, however long the queue.
@@ -114,24 +110,23 @@ def _check(fleet: Fleet, trace: BlockTrace) -> None:
     if not (np.isfinite(trace.arrival_s).all() and (np.diff(trace.arrival_s) >= 0).all()):
         raise InputError("trace", "arrivals out of order", "arrivals that never decrease")
     prompt, whole = int(trace.input_tokens.max()), int(_contexts(trace).max())
-    decoding = fleet.decode or fleet.prefill
-    _reach("prefill table", prompt, fleet.prefill.prefill.new_tokens[-1])
-    _reach("prefill table", prompt, fleet.prefill.prefill.cached_tokens[-1])
-    _reach("decode table", whole, decoding.decode.context[-1])
-    _reach(
-        "kv_tokens", _blocks(prompt, trace), fleet.prefill.kv_tokens // trace.block_tokens, trace
-    )
-    _reach("kv_tokens", _blocks(whole, trace), decoding.kv_tokens // trace.block_tokens, trace)
-    if fleet.prefill.chunk_tokens:
-        most = fleet.prefill.prefill.new_tokens[-1]
-        _reach("chunk_tokens", fleet.prefill.chunk_tokens, most)
+    block, table, decoding = trace.block_tokens, fleet.prefill.prefill_table, fleet.decoding
+    tokens, blocks = "tokens", f"blocks of {block} tokens"
+    for where, asked, most, unit in (
+        ("prefill table", prompt, table.new_tokens[-1], tokens),
+        ("prefill table", prompt, table.cached_tokens[-1], tokens),
+        ("decode table", whole, decoding.decode_table.context[-1], tokens),
+        ("kv_tokens", -(-prompt // block), fleet.prefill.kv_tokens // block, blocks),
+        ("kv_tokens", -(-whole // block), decoding.kv_tokens // block, blocks),
+        ("chunk_tokens", fleet.prefill.chunk_tokens or 0, table.new_tokens[-1], tokens),
+    ):
+        if asked > most:
+            raise InputError(where, f"a request of {asked} {unit}", f"at most {most:g}")
+    stored = fleet.block_bytes(block)
     for tier in fleet.tiers:
-        if tier.capacity_bytes * fleet.instances_sharing(tier) < _stored_bytes(fleet, trace):
-            raise InputError(
-                f"tier {tier.name}",
-                f"{tier.capacity_bytes:g} B",
-                f"room for a block of {_stored_bytes(fleet, trace):g} B, or no tier",
-            )
+        if tier.capacity_bytes * fleet.instances_sharing(tier) < stored:
+            expected = f"room for a block of {stored:g} B, or no tier"
+            raise InputError(f"tier {tier.name}", f"{tier.capacity_bytes:g} B", expected)
 
 
 def _contexts(trace: BlockTrace) -> np.ndarray:
@@ -139,36 +134,19 @@ def _contexts(trace: BlockTrace) -> np.ndarray:
     return trace.input_tokens + np.maximum(trace.output_tokens, 1) - 1
 
 
-def _blocks(tokens: int, trace: BlockTrace) -> int:
-    return -(-tokens // trace.block_tokens)
-
-
-def _reach(where: str, tokens: int, most: float, trace: BlockTrace | None = None) -> None:
-    if tokens > most:
-        unit = f"blocks of {trace.block_tokens} tokens" if trace else "tokens"
-        raise InputError(where, f"a request of {tokens} {unit}", f"at most {most:g}")
-
-
-def _stored_bytes(fleet: Fleet, trace: BlockTrace) -> float:
-    """What a block takes in a tier [B]."""
-    return trace.block_tokens * fleet.kv_bytes_per_token + fleet.boundary_bytes
-
-
 def _world(fleet: Fleet, trace: BlockTrace, seed: int) -> state.World:
     units, reach = _units(fleet, trace)
-    prefilling, decode = fleet.prefill, fleet.decode or fleet.prefill
-    engines = _engines(fleet, trace, reach)
     # One row more tells which request last named a block.
-    stores = prefilling.instances + len(units) + 1
+    stores = fleet.prefill.instances + len(units) + 1
     links = np.zeros((stores, trace.unique_blocks + 1, 2), np.int32)
     links[:, -1] = trace.unique_blocks + 1
     links[-1] = NONE
-    table, steps = prefilling.prefill, decode.decode
+    table, steps = fleet.prefill.prefill_table, fleet.decoding.decode_table
     by_batch = steps_by_batch(steps.batch, steps.context, steps.seconds)
     return state.World(
         rules=_rules(fleet, trace, len(by_batch) - 1),
         request=_requests(fleet, trace, seed),
-        engine=engines,
+        engine=_engines(fleet, trace, reach),
         unit=units,
         blocks=trace.blocks,
         links=links,
@@ -178,122 +156,123 @@ def _world(fleet: Fleet, trace: BlockTrace, seed: int) -> state.World:
     )
 
 
+def _filled(records: np.ndarray, **values: np.ndarray | float) -> np.ndarray:
+    """The records with values by field."""
+    for name, value in values.items():
+        records[name] = value
+    return records
+
+
 def _rules(fleet: Fleet, trace: BlockTrace, max_batch: int) -> np.ndarray:
     router = {"least loaded": state.LEAST_LOADED, "prefix": state.PREFIX}
-    lead_s = fleet.prefetch_lead_s
-    rules = np.zeros(1, state.RULES)
-    for name, value in {
-        "block": trace.block_tokens,
-        "kv_bytes": fleet.kv_bytes_per_token,
-        "boundary_bytes": fleet.boundary_bytes,
-        "tiers": len(fleet.tiers),
-        "fetch": FETCHES.index(fleet.fetch),
-        "lead_s": -1.0 if lead_s is None else lead_s,
-        "first_from_decode": fleet.first_token_from == "decode",
-        "latency_s": fleet.transfer_latency_s,
-        "layers": fleet.transfer_layers,
-        "queue_limit": 2**62 if fleet.queue_limit is None else fleet.queue_limit,
-        "router": router.get(fleet.router, state.PRESET),
-        "decode_router": router.get(fleet.decode_router, state.PRESET),
-        "prefilling": fleet.prefill.instances,
-        "max_batch": max_batch,
-        "timers": NONE,
-        "last": NONE,
-        "decode_last": NONE,
-    }.items():
-        rules[name] = value
-    return rules
+    return _filled(
+        np.zeros(1, state.RULES),
+        block=trace.block_tokens,
+        kv_bytes=fleet.kv_bytes_per_token,
+        boundary_bytes=fleet.boundary_bytes,
+        tiers=len(fleet.tiers),
+        fetch=FETCHES.index(fleet.fetch),
+        lead_s=-1.0 if fleet.prefetch_lead_s is None else fleet.prefetch_lead_s,
+        first_from_decode=fleet.first_token_from == "decode",
+        latency_s=fleet.transfer_latency_s,
+        layers=fleet.transfer_layers,
+        queue_limit=2**62 if fleet.queue_limit is None else fleet.queue_limit,
+        router=router.get(fleet.router, state.PRESET),
+        decode_router=router.get(fleet.decode_router, state.PRESET),
+        prefilling=fleet.prefill.instances,
+        max_batch=max_batch,
+        timers=NONE,
+        last=NONE,
+        decode_last=NONE,
+    )
 
 
 def _units(fleet: Fleet, trace: BlockTrace) -> tuple[np.ndarray, np.ndarray]:
     """Units of all tiers, and the unit of each tier that a prefilling instance reaches."""
-    instances = fleet.prefill.instances
-    reach = np.full((instances, 3), NONE, np.int32)
-    rows = []
-    for k, tier in enumerate(fleet.tiers):
-        sharing = fleet.instances_sharing(tier)
-        reach[:, k] = len(rows) + np.arange(instances) // sharing
-        for first in range(0, instances, sharing):
-            lanes = min(sharing, instances - first)
-            held = lanes * tier.capacity_bytes // _stored_bytes(fleet, trace)
-            rows.append((k, tier, lanes, int(min(held, trace.unique_blocks + 1))))
-    units = np.zeros(len(rows), state.UNIT)
-    for u, (k, tier, lanes, capacity) in enumerate(rows):
-        units[u]["tier"], units[u]["store"] = k, instances + u
-        units[u]["capacity"], units[u]["lanes"] = capacity, lanes
-        units[u]["read"], units[u]["write"] = tier.read_bytes_per_s, tier.write_bytes_per_s
-        units[u]["latency"] = tier.access_latency_s
-        units[u]["second_use"] = tier.admission == "second use"
-    units["next_s"], units["jobs"] = np.inf, NONE
+    instances = np.arange(fleet.prefill.instances)
+    groups = [instances // fleet.instances_sharing(tier) for tier in fleet.tiers]
+    first = np.cumsum([0, *(group[-1] + 1 for group in groups)])
+    units = np.zeros(first[-1], state.UNIT)
+    _filled(units, store=len(instances) + np.arange(len(units)), next_s=np.inf, jobs=NONE)
+    reach = np.full((len(instances), 3), NONE, np.int32)
+    for k, (tier, group) in enumerate(zip(fleet.tiers, groups, strict=True)):
+        reach[:, k] = first[k] + group
+        lanes = np.bincount(group)
+        held = lanes * tier.capacity_bytes // fleet.block_bytes(trace.block_tokens)
+        _filled(
+            units[first[k] : first[k + 1]],
+            tier=k,
+            lanes=lanes,
+            capacity=np.minimum(held, trace.unique_blocks + 1),
+            read=tier.read_bytes_per_s,
+            write=tier.write_bytes_per_s,
+            latency=tier.access_latency_s,
+            second_use=tier.admission == "second use",
+        )
     return units, reach
 
 
 def _engines(fleet: Fleet, trace: BlockTrace, reach: np.ndarray) -> np.ndarray:
     engines = np.zeros(sum(pool.instances for pool in fleet.pools), state.ENGINE)
-    for name in ("current", "running", "head", "ready", "unit"):
-        engines[name] = NONE
-    engines["next_s"] = np.inf
-    prefill, decode = engines[: len(reach)], engines[len(reach) :]
-    _pool(prefill, fleet.prefill, trace)
-    prefill["prefills"], prefill["decodes"] = True, fleet.decode is None
-    prefill["chunk"] = fleet.prefill.chunk_tokens or 0
-    prefill["unit"] = reach
-    if fleet.decode is not None:
-        _pool(decode, fleet.decode, trace)
-        decode["decodes"] = True
-        for k, tier in enumerate(fleet.tiers):
-            if tier.scope == "pooled":
-                decode["unit"][:, k] = reach[0, k]
+    _filled(engines, next_s=np.inf, current=NONE, running=NONE, head=NONE, ready=NONE, unit=NONE)
+    prefill, decode = np.split(engines, [len(reach)])
+    for own, pool in ((decode, fleet.decoding), (prefill, fleet.prefill)):
+        capacity = pool.kv_tokens // trace.block_tokens
+        _filled(own, decodes=True, capacity=capacity, link_rate=pool.link_bytes_per_s)
+    chunk = fleet.prefill.chunk_tokens or 0
+    _filled(prefill, prefills=True, decodes=fleet.decode is None, chunk=chunk, unit=reach)
+    for k, tier in enumerate(fleet.tiers):
+        if tier.scope == "pooled":
+            decode["unit"][:, k] = reach[0, k]
     return engines
 
 
-def _pool(engines: np.ndarray, pool: Pool, trace: BlockTrace) -> None:
-    engines["capacity"] = pool.kv_tokens // trace.block_tokens
-    engines["link_rate"] = pool.link_bytes_per_s
-
-
 def _requests(fleet: Fleet, trace: BlockTrace, seed: int) -> np.ndarray:
-    requests = np.zeros(trace.requests, state.REQUEST)
-    counts = trace.blocks_per_request
-    requests["arrival_s"], requests["input"] = trace.arrival_s, trace.input_tokens
-    requests["output"] = np.maximum(trace.output_tokens, 1)
-    requests["first_block"], requests["blocks"] = trace.offsets[:-1], counts
-    requests["need"] = -(-_contexts(trace) // trace.block_tokens)
-    held = (
-        requests["need"] if fleet.decode is None else -(-trace.input_tokens // trace.block_tokens)
+    block, counts = trace.block_tokens, trace.blocks_per_request
+    need = -(-_contexts(trace) // block)
+    held = need if fleet.decode is None else -(-trace.input_tokens // block)
+    requests = _filled(
+        np.zeros(trace.requests, state.REQUEST),
+        arrival_s=trace.arrival_s,
+        input=trace.input_tokens,
+        output=np.maximum(trace.output_tokens, 1),
+        first_block=trace.offsets[:-1],
+        blocks=counts,
+        need=need,
+        room=np.maximum(held - counts, 0),
+        next_turn=NONE,
+        engine=NONE,
+        target=NONE,
+        prefill_start_s=np.nan,
+        first_token_s=np.nan,
+        finish_s=np.nan,
     )
-    requests["room"] = np.maximum(held - counts, 0)
     if fleet.answers:
-        _answers(requests, trace.blocks, trace.block_tokens, trace.unique_blocks)
-    requests["next_turn"] = requests["engine"] = requests["target"] = NONE
-    for name in ("prefill_start_s", "first_token_s", "finish_s"):
-        requests[name] = np.nan
-    random = np.random.default_rng(seed)
+        _answers(requests, trace.blocks, block, trace.unique_blocks)
     session = None
     if fleet.router == "session" or (fleet.prefetch_lead_s or 0) > 0:
-        named = bool((trace.session >= 0).all())
-        session = trace.session if named else inferred_sessions(trace)
-        _next_turns(session, int(session.max()) + 1, requests["next_turn"])
-    for name, router, pool in (
-        ("preset", fleet.router, fleet.prefill),
-        ("decode_preset", fleet.decode_router, fleet.decode),
-    ):
-        n = pool.instances if pool else 1
-        if router == "random":
-            requests[name] = random.integers(0, n, trace.requests)
-        elif router == "round robin":
-            requests[name] = np.arange(trace.requests) % n
-        elif router == "session":
-            requests[name] = random.integers(0, n, int(session.max()) + 1)[session]
+        session = sessions_of(trace)
+        # One after another in each session.
+        order = np.argsort(session, kind="stable")
+        same = session[order[1:]] == session[order[:-1]]
+        requests["next_turn"][order[:-1][same]] = order[1:][same]
+    random = np.random.default_rng(seed)
+    requests["preset"] = _preset(fleet.router, fleet.prefill, requests, session, random)
+    if fleet.decode is not None:
+        of_decode = fleet.decode_router, fleet.decode
+        requests["decode_preset"] = _preset(*of_decode, requests, session, random)
     return requests
 
 
-@numba.njit(cache=True)
-def _next_turns(session, sessions, next_turn):
-    following = np.full(sessions, -1, np.int32)
-    for r in range(len(session) - 1, -1, -1):
-        next_turn[r] = following[session[r]]
-        following[session[r]] = r
+def _preset(router: str, pool: Pool, requests, session, random) -> np.ndarray | int:
+    """Instance of every request where the router does not look at the load."""
+    if router == "random":
+        return random.integers(0, pool.instances, len(requests))
+    if router == "round robin":
+        return np.arange(len(requests)) % pool.instances
+    if router == "session":
+        return random.integers(0, pool.instances, int(session.max()) + 1)[session]
+    return 0
 
 
 @numba.njit(cache=True)
@@ -322,29 +301,26 @@ def _answers(requests, blocks, block, unique):
 
 def _outcome(fleet: Fleet, trace: BlockTrace, world: state.World) -> Replay:
     done, tiers = world.request, len(fleet.tiers)
-    hit_tokens = done["hit"][:, : tiers + 1].copy()
-    computed = np.where(done["rejected"], 0, trace.input_tokens - hit_tokens.sum(axis=1))
-    first = fleet.prefill.instances
-    target = np.where(done["target"] < 0, NONE, done["target"] - first).astype(np.int32)
+    served, hit_tokens = ~done["rejected"], done["hit"][:, : tiers + 1].copy()
+    prefill_instance = np.where(served, done["engine"], NONE)
     if fleet.decode is None:
-        target = np.where(done["rejected"] | (done["output"] <= 1), NONE, done["engine"])
+        decode_instance = np.where(done["output"] > 1, prefill_instance, NONE)
+    else:
+        decode_instance = np.maximum(done["target"] - fleet.prefill.instances, NONE)
+    times = ("prefill_start_s", "first_token_s", "finish_s", "prefill_s", "decode_s")
     return Replay(
         fleet=fleet,
         arrival_s=trace.arrival_s,
-        prefill_start_s=done["prefill_start_s"].copy(),
-        first_token_s=done["first_token_s"].copy(),
-        finish_s=done["finish_s"].copy(),
-        prefill_s=done["prefill_s"].copy(),
-        decode_s=done["decode_s"].copy(),
+        **{name: done[name].copy() for name in times},
         input_tokens=trace.input_tokens,
         output_tokens=done["output"].copy(),
-        computed_tokens=computed,
+        computed_tokens=np.where(served, trace.input_tokens - hit_tokens.sum(axis=1), 0),
         hit_tokens=hit_tokens,
         fetched_bytes=done["fetched"][:, :tiers].copy(),
         written_bytes=done["written"][:, :tiers].copy(),
         transferred_bytes=done["sent"].copy(),
-        prefill_instance=np.where(done["rejected"], NONE, done["engine"]).astype(np.int32),
-        decode_instance=target,
+        prefill_instance=prefill_instance.astype(np.int32),
+        decode_instance=decode_instance.astype(np.int32),
         rejected=done["rejected"].copy(),
         prefill_busy_s=world.engine["prefill_busy_s"].copy(),
         decode_busy_s=world.engine["decode_busy_s"].copy(),

@@ -11,22 +11,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvpaper.errors import InputError
-from kvpaper.scenario import Scenario
-from kvpaper.serving import measures
+from kvpaper.scenario import Scenario, Slo
+from kvpaper.serving.measures import Window, percentile
 from kvpaper.serving.replay import Replay
 
 STEP = 1.05
 # Fewer requests than this have no percentile worth the name.
 LEAST_REQUESTS = 300
 LAST_STEP = 90
-
-
-class Targets(NamedTuple):
-    """What the given percentile of requests must meet [s, s, %]."""
-
-    ttft_s: float
-    tpot_s: float
-    percentile: float = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +56,29 @@ class Served:
         InputError
             If too few requests are left for a percentile.
         """
-        window = measures.steady(replayed)
+        window, percent = Window(replayed), scenario.slo.percentile
         requests = int(window.requests.sum())
         if requests < LEAST_REQUESTS:
             found = f"{requests} requests after the warm-up"
             raise InputError("trace", found, f"at least {LEAST_REQUESTS}")
         prompts = replayed.input_tokens[window.requests].sum()
         hits = replayed.hit_tokens[window.requests].sum(axis=0) / prompts
-        written = replayed.written_bytes[window.finished].sum(axis=0) / window.seconds
-        percentile, tpot_s = scenario.slo.percentile, measures.tpot_s(replayed, window)
         return cls(
             requests_per_s=requests / window.seconds,
-            output_tokens_per_s=replayed.output_tokens[window.finished].sum() / window.seconds,
-            ttft_s=measures.percentile(measures.ttft_s(replayed, window), percentile),
-            tpot_s=measures.percentile(tpot_s, percentile) if len(tpot_s) else 0.0,
+            output_tokens_per_s=window.output_tokens_per_s,
+            ttft_s=percentile(window.ttft_s, percent),
+            tpot_s=percentile(window.tpot_s, percent) if len(window.tpot_s) else 0.0,
             hit_shares=tuple(hits.tolist()),
-            written_bytes_per_s=tuple(written.tolist()),
-            power_w=measures.power_w(replayed, scenario, window),
+            written_bytes_per_s=tuple(window.written_bytes_per_s.tolist()),
+            power_w=window.power_w(scenario),
         )
 
-    def excess(self, targets: Targets) -> float:
+    def excess(self, targets: Slo) -> float:
         """Logarithm of the worse of the two times over its target; not above 0 if both are met."""
         worse = max(self.ttft_s / targets.ttft_s, self.tpot_s / targets.tpot_s)
         return math.log(worse) if worse > 0 else -math.inf
 
-    def binding(self, targets: Targets) -> str:
+    def binding(self, targets: Slo) -> str:
         """The target that is nearer to being missed, or is missed by more."""
         late, slow = self.ttft_s / targets.ttft_s, self.tpot_s / targets.tpot_s
         return "tpot" if slow > late else "ttft"
@@ -117,7 +107,7 @@ class Highest(NamedTuple):
 
 def highest(
     at: Callable[[int], Served],
-    targets: Targets,
+    targets: Slo,
     start: int = 0,
     lowest: int = -LAST_STEP,
     last: int = LAST_STEP,
@@ -128,7 +118,7 @@ def highest(
     ----------
     at : callable
         What is served at a step of the grid; asked for some steps more than once.
-    targets : Targets
+    targets : Slo
     start : int
         A guess.
     lowest, last : int
@@ -162,7 +152,7 @@ def highest(
     return _between(at(low), at(high), targets, low)
 
 
-def _between(met: Served, missed: Served, targets: Targets, step: int) -> Highest:
+def _between(met: Served, missed: Served, targets: Slo, step: int) -> Highest:
     below, above = met.excess(targets), missed.excess(targets)
     share = -below / (above - below) if math.isfinite(above - below) else 0.0
 

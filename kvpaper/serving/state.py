@@ -2,6 +2,10 @@
 
 A request takes numbered nodes in the heaps: jobs of reading and writing at each tier, timers, and
 one for the queues of its instance.
+
+Compiled code has one short name for each thing: ``w`` is the world and ``t`` the time; ``r`` is the
+number of a request and ``q`` its record, ``e`` and ``x`` are those of an instance, ``u`` and
+``unit`` those of a unit of a tier; ``k`` is a tier, fastest first.
 """
 
 from collections import namedtuple

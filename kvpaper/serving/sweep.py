@@ -1,6 +1,6 @@
 """A grid of fleets, each replayed and priced: the points, their frontier, and its knee.
 
-Every finished point is kept in a file of JSON lines under the checksum of all that it follows from,
+Every finished point is kept in a file of its own, below the checksum of all that it follows from,
 so that a sweep goes on where it was stopped, and a larger grid pays only for its new points.
 """
 
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,57 +80,35 @@ def sweep(
     require_identity(requests.block_tokens, source or "trace")
     points = grid(scenario, requests)
     common = (scenario, requests, source, seed)
+    files = _files(points, folder and folder / checksum(*common))
     found: dict[Point, dict[str, Any]] = {}
-    with _Kept(folder and folder / checksum(*common) / "points.jsonl") as kept:
-        found |= {point: kept.found[key] for point in points if (key := _key(point)) in kept.found}
-        left = [point for point in points if point not in found]
-        answers = map_tasks(_replayed, left, processes, dask, common, _killed)
-        for point, answer in zip(left, answers, strict=True):
-            kept.add(point, answer)
-            found[point] = answer
-            tell(len(found), len(points))
+    for point, file in files.items():
+        with suppress(OSError, ValueError):  # not there yet, or damaged
+            found[point] = json.loads(file.read_text(encoding="utf-8"))
+    left = [point for point in points if point not in found]
+    answers = map_tasks(_replayed, left, processes, dask, common, _killed)
+    for point, answer in zip(left, answers, strict=True):
+        found[point] = answer
+        if folder and "reason" not in answer:  # what failed is tried again another time
+            with data.replacing(files[point]) as temporary:
+                temporary.write_text(json.dumps(answer, allow_nan=False), encoding="utf-8")
+        tell(len(found), len(points))
     return _answer(scenario, {point: found[point] for point in points})
 
 
-def _key(point: Point) -> str:
-    return json.dumps(point.told())
-
-
-class _Kept:
-    """Answers of points in a file of JSON lines; a line that a stop has cut is written over."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.found: dict[str, dict[str, Any]] = {}
-        self._file = None
-        if path is None:
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+b")
-        except OSError as error:
-            raise InputError(str(path), error.strerror, "a file to keep points in") from None
-        self._file.seek(0)
-        for line in self._file:
-            if not line.endswith(b"\n"):
-                self._file.truncate(self._file.tell() - len(line))
-                break
-            with suppress(ValueError, KeyError, TypeError):
-                one = json.loads(line)
-                self.found[json.dumps(one["point"])] = one["answer"]
-
-    def add(self, point: Point, answer: dict[str, Any]) -> None:
-        """Keep an answer; what failed is tried again another time."""
-        if self._file and "reason" not in answer:
-            line = json.dumps({"point": point.told(), "answer": answer}, allow_nan=False)
-            self._file.write(line.encode() + b"\n")
-            self._file.flush()
-
-    def __enter__(self) -> "_Kept":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._file:
-            self._file.close()
+def _files(points: Sequence[Point], folder: Path | None) -> dict[Point, Path]:
+    """Where each point is kept."""
+    if folder is None:
+        return {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(str(folder), error.strerror, "a folder to keep points in") from None
+    told = {point: json.dumps(point.told()).encode() for point in points}
+    return {
+        point: folder / f"{hashlib.sha256(text).hexdigest()[:16]}.json"
+        for point, text in told.items()
+    }
 
 
 def checksum(scenario: Scenario, requests: BlockTrace, source: str | None, seed: int) -> str:
@@ -159,12 +138,10 @@ def frontier(latency_s: Sequence[float], usd: Sequence[float]) -> list[int]:
     >>> frontier([3, 1, 2, 2], [1, 4, 2, 3])
     [1, 2, 0]
     """
-    found, least = [], math.inf
-    for index in sorted(range(len(usd)), key=lambda one: (latency_s[one], usd[one])):
-        if usd[index] < least:
-            found.append(index)
-            least = usd[index]
-    return found
+    order = np.lexsort((usd, latency_s))
+    cost = np.take(usd, order)
+    least_before = np.fmin.accumulate(np.append(math.inf, cost))[:-1]
+    return order[cost < least_before].tolist()
 
 
 def knee(latency_s: Sequence[float], usd: Sequence[float]) -> int | None:
@@ -187,20 +164,18 @@ def knee(latency_s: Sequence[float], usd: Sequence[float]) -> int | None:
 
 
 def best(
-    points: list[dict[str, Any]], percentile: float, model: str | None = None, late: bool = False
+    points: list[dict[str, Any]], percentile: float, counts: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """Frontier and knee of points, as :func:`sweep` gives them, that meet the targets.
+    """Frontier and knee of the points that count, as :func:`sweep` gives them.
 
-    ``model`` leaves only those of one model; with ``late`` those that miss the targets count too.
+    A point without a cost or a time to the first token is on no frontier.
     """
     usd, latency_s = [], []
     for one in points:
-        of_model = model in (None, one["cell"]["model"])
-        cost = one["usd_per_million_output_tokens"]
-        first_s = one["ttft_s"][f"p{percentile:g}"]
-        counts = of_model and (late or one["feasible"]) and None not in (cost, first_s)
-        usd.append(cost if counts else math.inf)
-        latency_s.append(first_s if counts else math.inf)
+        cost, first_s = one["usd_per_million_output_tokens"], one["ttft_s"][f"p{percentile:g}"]
+        known = counts(one) and None not in (cost, first_s)
+        usd.append(cost if known else math.inf)
+        latency_s.append(first_s if known else math.inf)
     on = frontier(latency_s, usd)
     bend = knee([latency_s[one] for one in on], [usd[one] for one in on])
     return {"frontier": on, "knee": None if bend is None else on[bend]}
@@ -208,25 +183,21 @@ def best(
 
 def _answer(scenario: Scenario, found: dict[Point, dict[str, Any]]) -> dict[str, Any]:
     """The answer of the contract; each model also has a frontier of its own."""
-    points = [
-        {"point": point.told(), **answer}
-        for point, answer in found.items()
-        if "reason" not in answer
-    ]
-    failed = [
-        {"point": point.told(), "reason": answer["reason"]}
-        for point, answer in found.items()
-        if "reason" in answer
-    ]
+    told = [{"point": point.told(), **answer} for point, answer in found.items()]
+    points = [one for one in told if "reason" not in one]
     slo = scenario.slo
     warned = Counter(text for one in points for text in one["warnings"])
+    models = dict.fromkeys(one["cell"]["model"] for one in points)
+
+    def meets(one: dict[str, Any], model: str | None = None) -> bool:
+        return one["feasible"] and model in (None, one["cell"]["model"])
+
     return {
         "points": points,
-        **best(points, slo.percentile),
-        "failed": failed,
+        **best(points, slo.percentile, meets),
+        "failed": [one for one in told if "reason" in one],
         "by_model": {
-            name: best(points, slo.percentile, name)
-            for name in dict.fromkeys(one["cell"]["model"] for one in points)
+            name: best(points, slo.percentile, partial(meets, model=name)) for name in models
         },
         "targets": {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s, "percentile": slo.percentile},
         "warnings": [f"{count} of {len(points)} points: {text}" for text, count in warned.items()],

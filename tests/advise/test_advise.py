@@ -130,15 +130,11 @@ class TestSimplest:
 class TestFlips:
     def test_prices_need_no_replay_and_give_what_a_scenario_with_them_gives(self, decided):
         bench, before = decided.bench, len(decided.bench._served)
-        dearer = bench.case.scenario.prices.model_copy(update={"dram": 1e-7, "gpu_usd_per_s": 2e-3})
-        anew = Bench(
-            replace(bench.case, scenario=replace(bench.case.scenario, prices=dearer)), bench.trace
-        )
-        cell = decided.chosen
-        again = flips.repriced(bench, cell, dearer)
+        dearer = bench.changed({"prices.dram": 1e-7, "prices.gpu_usd_per_s": 2e-3})
+        anew, cell = Bench(dearer.case, bench.trace), decided.chosen
+        again = flips.repriced(dearer, cell)
         assert len(bench._served) == before
-        targets = decide.targets_of(bench.case.scenario)
-        whole = costed(anew, targets, "", cell.configuration, start=cell.steps[0])
+        whole = costed(anew, "", cell.configuration, cell.steps[0])
         np.testing.assert_allclose(again.usd_per_token, whole.usd_per_token, rtol=1e-12)
         assert (again.usd_per_token > cell.usd_per_token).all()
 
@@ -149,10 +145,10 @@ class TestFlips:
         assert 1 < found.at / found.last < 1.1
 
         def pays(price):
-            prices = flips._moved(decided.bench.case.scenario, dram.path, price).prices
+            dearer = decided.bench.changed({"prices.dram": price})
             bare, held = (
                 min(
-                    (flips.repriced(decided.bench, one, prices) for one in decided.options
+                    (flips.repriced(dearer, one) for one in decided.options
                      if kind(one.configuration) == (False, tiers)),
                     key=lambda one: one.usd_per_token.mean(),
                 )

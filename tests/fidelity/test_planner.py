@@ -72,8 +72,8 @@ def test_factors_lie_on_what_two_pools_alone_use():
     assert case.stocks() == [()]
     for way, slower in zip(case.ways, planner._slower(case).ways, strict=True):
         for one, other, factor in (
-            (way.prefill.prefill, slower.prefill.prefill, 1.1),
-            (way.decode.decode, slower.decode.decode, 1.08),
+            (way.prefill.prefill_table, slower.prefill.prefill_table, 1.1),
+            (way.decode.decode_table, slower.decode.decode_table, 1.08),
         ):
             np.testing.assert_allclose(other.seconds, factor * one.seconds)
 

@@ -36,7 +36,7 @@ def constant_decode(step_s: float, most_batch: float = 512) -> DecodeTable:
 
 def pool(instances=1, kv_tokens=10**6, prefill_s=1e-3, step_s=1e-2, **changes) -> Pool:
     """A pool that does both, with the two tables above."""
-    tables = {"prefill": linear_prefill(prefill_s), "decode": constant_decode(step_s)}
+    tables = {"prefill_table": linear_prefill(prefill_s), "decode_table": constant_decode(step_s)}
     return Pool(**{"instances": instances, "gpus": 1, "kv_tokens": kv_tokens, **tables, **changes})
 
 

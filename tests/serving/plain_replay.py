@@ -198,11 +198,11 @@ class Reference:
     # Times
 
     def prefill(self, new, cached):
-        table = self.fleet.prefill.prefill
+        table = self.fleet.prefill.prefill_table
         return bilinear(table.new_tokens, table.cached_tokens, table.seconds, new, cached)
 
     def step(self, batch, context):
-        table = self.decoding.decode
+        table = self.decoding.decode_table
         context = max(context, table.context[0])
         return bilinear(table.batch, table.context, table.seconds, batch, context)
 
@@ -365,7 +365,7 @@ class Reference:
     def step_if_joined(self, x, q):
         batch = len(x.batch) + len(x.coming) + 1
         context = sum(one.context for one in x.batch) + sum(one.input for one in x.coming)
-        most = min(batch, int(self.decoding.decode.batch[-1]))
+        most = min(batch, int(self.decoding.decode_table.batch[-1]))
         return self.step(most, (context + q.input) / batch) * (batch / most)
 
     def backlog_s(self, x, q, t):
@@ -543,7 +543,7 @@ class Reference:
         alone = took = self.prefill(new, cached)
         if x.batch:
             n, context = len(x.batch), sum(q.context for q in x.batch) / len(x.batch)
-            least = self.decoding.decode.context[0]
+            least = self.decoding.decode_table.context[0]
             took = self.prefill(new + n, cached) + self.step(n, context) - self.step(n, least)
             x.stepping, x.part_s = list(x.batch), took - alone
         x.prefill_busy_s += alone
@@ -568,7 +568,7 @@ class Reference:
             self.finish(x, q, t)
         for q in x.landing:
             self.land(x, q, t)
-        while x.joining and len(x.batch) < int(self.decoding.decode.batch[-1]):
+        while x.joining and len(x.batch) < int(self.decoding.decode_table.batch[-1]):
             q = x.joining.pop(0)
             x.coming.remove(q)
             q.context, q.left = q.input + 1, q.output - 1

@@ -46,7 +46,6 @@ fleet:
     assert (two.decode.instances, two.decode.gpus) == (8, 1)
     assert two.gpus == 12
     assert two.decode.kv_tokens == latency.instance("qwen3-235b-fp8/tp1dp8ep8").decode_kv_tokens
-    assert two.prefill.decode is None
     assert (two.router, two.prefetch_lead_s) == ("session", np.inf)
     # The scenario states its tiers and its link for an instance of four GPUs.
     assert two.tiers[0].capacity_bytes == loaded.hardware.tiers["dram"].capacity_bytes / 2
@@ -74,7 +73,7 @@ def test_a_fleet_that_does_not_fit_is_refused(tmp_path, section, message):
 def test_a_model_without_a_table_has_predicted_latencies():
     loaded = scenario.load("paper")
     one = build.fleet(loaded)
-    prefill, decode = one.prefill.prefill, one.prefill.decode
+    prefill, decode = one.prefill.prefill_table, one.prefill.decode_table
     assert prefill.kind == decode.kind == "predicted"
     # Lines between its points stay close to the formula.
     for new, cached in ((777, 0), (3000, 5000), (50_000, 300), (100_000, 30_000)):
@@ -87,15 +86,16 @@ def test_a_model_without_a_table_has_predicted_latencies():
 
 
 def test_tables_reach_the_longest_request_and_say_so():
-    one = build.fleet(scenario.load("h200-moe"))
-    short = conversations(20)
-    assert build.reaching(one, short).prefill.prefill is one.prefill.prefill
+    loaded, short = scenario.load("h200-moe"), conversations(20)
+    one = build.fleet(loaded)
+    assert build.fleet(loaded, short).prefill.prefill_table is one.prefill.prefill_table
     short.input_tokens[3] = 200_000
-    longer = build.reaching(one, short)
-    assert longer.prefill.prefill.kind == longer.prefill.decode.kind == "predicted"
-    assert longer.prefill.prefill.new_tokens[-1] >= 200_000
+    longer = build.fleet(loaded, short)
+    assert longer.prefill.prefill_table.kind == longer.prefill.decode_table.kind == "predicted"
+    assert longer.prefill.prefill_table.new_tokens[-1] >= 200_000
 
 
 def test_a_fleet_reads_what_it_declares():
     loaded = scenario.load("h200-moe")
-    assert build.fleet(scenario.Reads(loaded, build.READS)) == build.fleet(loaded)
+    declared = scenario.Reads(loaded, ("model", "hardware", "serving", "fleet", "prices"))
+    assert build.fleet(declared) == build.fleet(loaded)

@@ -11,22 +11,23 @@ from kvpaper.scenario import Instances
 from kvpaper.serving import cells
 from kvpaper.serving.case import Case, Configuration
 from kvpaper.serving.cells import CELLS, SEARCH_SEED, SEEDS, Bench, Cell, best_cells
-from kvpaper.serving.search import Targets
 from kvpaper.traces.generated import conversations
 
-TARGETS = Targets(1.0, 0.02)
+TTFT_S, TPOT_S = 1.0, 0.02
 
 
 def of_table(table, instances):
     """A scenario with a fleet of a tabulated model."""
     moe, instance = scenario.load("h200-moe"), latency.instance(table)
-    prefill = moe.serving.prefill.model_copy(update={"table": table})
-    return replace(
-        moe,
-        model=models.load(instance.model),
-        hardware=moe.hardware.model_copy(update={"gpus": instance.gpus}),
-        serving=moe.serving.model_copy(update={"prefill": prefill}),
-        fleet=moe.fleet.model_copy(update={"prefill": Instances(instances=instances)}),
+    return moe.changed(
+        {
+            "model": models.load(instance.model),
+            "hardware.gpus": instance.gpus,
+            "serving.prefill.table": table,
+            "fleet.prefill": Instances(instances=instances),
+            "slo.ttft_s": TTFT_S,
+            "slo.tpot_s": TPOT_S,
+        }
     )
 
 
@@ -41,7 +42,7 @@ def bench():
 
 @pytest.fixture(scope="module")
 def found(bench):
-    return best_cells(bench, TARGETS)
+    return best_cells(bench)
 
 
 def everything(case, split):
@@ -61,12 +62,12 @@ def everything(case, split):
 def test_no_configuration_of_its_kind_is_cheaper(bench, found, name):
     split, tiers = CELLS[name]
     costs = [
-        bench.highest(chosen, TARGETS, SEARCH_SEED, 0, None)[1]
+        bench.highest(chosen, SEARCH_SEED, 0)[1]
         for chosen in everything(bench.case, split)
         if tiers or not chosen.tiers
     ]
     chosen = found[name].configuration
-    own = bench.highest(chosen, TARGETS, SEARCH_SEED, 0, None)[1]
+    own = bench.highest(chosen, SEARCH_SEED, 0)[1]
     assert own == pytest.approx(min(costs), rel=0.01)
     assert len(set(costs)) > 2
 
@@ -76,32 +77,31 @@ def test_a_cell_with_tiers_is_no_dearer_than_its_twin_without_on_the_seed_of_the
 ):
     for without, cell in (("none", "tiered"), ("disaggregated", "both")):
         costs = [
-            bench.highest(found[name].configuration, TARGETS, SEARCH_SEED, 0, None)[1]
-            for name in (cell, without)
+            bench.highest(found[name].configuration, SEARCH_SEED, 0)[1] for name in (cell, without)
         ]
         assert costs[0] <= costs[1]
 
 
 def test_where_nothing_is_on_offer_tiers_change_nothing(bench):
     bare = bench.on(replace(bench.case, offers=()))
-    found = best_cells(bare, TARGETS)
+    found = best_cells(bare)
     for without, cell in (("none", "tiered"), ("disaggregated", "both")):
         np.testing.assert_array_equal(found[cell].usd_per_token, found[without].usd_per_token)
-    rows = cells.rows(bare, TARGETS, found)
+    rows = cells.rows(bare, found)
     interaction = [row["value"] for row in rows if row["quantity"] == "log_interaction"]
     assert interaction == pytest.approx([0, 0, 0], abs=1e-12)
 
 
 def test_a_tier_beyond_price_is_not_bought(bench):
-    prices = bench.case.scenario.prices
-    dear = best_cells(bench, TARGETS, prices.model_copy(update={"dram": 1e3 * prices.dram}))
+    price = bench.case.scenario.prices.dram
+    dear = best_cells(bench.changed({"prices.dram": 1e3 * price}))
     assert not dear["tiered"].configuration.tiers
     assert not dear["both"].configuration.tiers
 
 
 def test_targets_that_no_prefill_meets_make_every_cell_infeasible(bench):
-    found = best_cells(bench, Targets(1e-3, 0.02))
-    rows = cells.rows(bench, Targets(1e-3, 0.02), found)
+    hurried = bench.changed({"slo.ttft_s": 1e-3})
+    rows = cells.rows(hurried, best_cells(hurried))
     assert {(row["quantity"], row["value"], row["binding"]) for row in rows} == {
         ("feasible", 0.0, "ttft")
     }
@@ -110,7 +110,7 @@ def test_targets_that_no_prefill_meets_make_every_cell_infeasible(bench):
 def test_every_configuration_is_paid_for_all_gpus_and_uses_no_more(bench):
     case = bench.case
     for split in (False, True):
-        tried = cells._structures(bench, TARGETS, split)
+        tried = cells._structures(bench, split)
         assert tried
         for chosen in tried:
             assert case.fleet(chosen).gpus <= case.gpus
@@ -118,7 +118,7 @@ def test_every_configuration_is_paid_for_all_gpus_and_uses_no_more(bench):
     odd = replace(case, gpus=5)
     (one,) = {
         chosen.prefill_instances
-        for chosen in cells._structures(bench.on(odd), TARGETS, False)
+        for chosen in cells._structures(bench.on(odd), False)
         if chosen.prefill.gpus == 2
     }
     assert one == 2
@@ -140,18 +140,17 @@ def test_wear_is_paid_for(bench):
 
 def test_replays_are_shared_between_targets_and_scopes(bench, found):
     before = len(bench._served)
-    again = best_cells(bench, TARGETS)
+    again = best_cells(bench)
     assert len(bench._served) == before
     for name, cell in again.items():
         np.testing.assert_array_equal(cell.usd_per_token, found[name].usd_per_token)
     pooled = bench.on(bench.case.offering(scope="pooled"))
-    assert pooled.at(found["none"].configuration, 1)(0) is bench.at(found["none"].configuration, 1)(
-        0
-    )
+    one = found["none"].configuration
+    assert pooled.served(one, 1, 0) is bench.served(one, 1, 0)
 
 
 def test_rows_are_unambiguous_and_finite(bench, found):
-    rows = cells.rows(bench, TARGETS, found)
+    rows = cells.rows(bench, found)
     keys = [tuple(sorted((key, str(row[key])) for key in row if key != "value")) for row in rows]
     assert len(set(keys)) == len(keys)
     assert all(np.isfinite(row["value"]) for row in rows)
@@ -168,8 +167,8 @@ def test_rows_are_unambiguous_and_finite(bench, found):
 
 
 def test_the_answer_reads_the_rows_as_they_are_written(bench, found):
-    at = {"model": "m", "trace": "t", "ttft_slo_s": TARGETS.ttft_s, "tpot_slo_s": TARGETS.tpot_s}
-    rows = cells.rows(bench, TARGETS, found)
+    at = {"model": "m", "trace": "t", "ttft_slo_s": TTFT_S, "tpot_slo_s": TPOT_S}
+    rows = cells.rows(bench, found)
     (case,) = decision.cases(results.table([row | at for row in rows])).to_dict("records")
     assert case["cheapest"] == min(found.values(), key=lambda cell: cell.usd_per_token.mean()).name
     for cell in found.values():

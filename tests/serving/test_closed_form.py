@@ -21,9 +21,7 @@ POISSON = arrivals.poisson(1.0, np.full(4000, 160), OUTPUT, fleets.BLOCK)
 def split(**changes):
     """Prefill in a constant time, decode with room to spare."""
     one = fleets.pool(prefill_s=SERVICE_S / 160)
-    return fleets.fleet(
-        replace(one, decode=None), replace(one, instances=8, prefill=None), **changes
-    )
+    return fleets.fleet(one, replace(one, instances=8), **changes)
 
 
 @pytest.mark.parametrize("busy", [0.5, 0.8])
@@ -64,7 +62,7 @@ def test_hits_are_those_of_the_curve_at_the_capacity_of_a_copy():
     load, curve = Load.of(trace), hit_curve(trace, rate="token")
     held = 4000
     pool = fleets.pool(kv_tokens=held * trace.block_tokens, prefill_s=1e-6)
-    one = fleets.fleet(replace(pool, decode=None), replace(pool, prefill=None))
+    one = fleets.fleet(pool, pool)
     for copies in (0.5, 1.0, 2.0):
         found = predicted(one, load, copies * load.requests_per_s, 0.05)
         assert found.hit_shares[0] == pytest.approx(float(curve.at(int(held / copies))))
@@ -75,7 +73,7 @@ def test_a_tier_adds_what_it_holds_beyond_the_faster_one():
     block_bytes = load.block_tokens * fleets.KV_BYTES
     pool = fleets.pool(kv_tokens=100 * load.block_tokens, prefill_s=1e-6)
     tiers = (Tier("dram", 50 * block_bytes, 1e12), Tier("nvme", 1e6 * block_bytes, 1e12))
-    one = fleets.fleet(replace(pool, decode=None), replace(pool, prefill=None), tiers=tiers)
+    one = fleets.fleet(pool, pool, tiers=tiers)
     shares = predicted(one, load, load.requests_per_s, 0.05).hit_shares
     assert shares[1] == 0  # less than GPU memory holds
     assert shares.sum() == pytest.approx(load.curve.ceiling)
@@ -89,5 +87,5 @@ def test_a_saturated_link_or_tier_is_no_steady_state():
     pool = fleets.pool(prefill_s=1e-6)
     for share, reachable in ((0.9, False), (1.1, True)):
         slow = replace(pool, link_bytes_per_s=share * sent)
-        one = fleets.fleet(replace(slow, decode=None), replace(slow, prefill=None))
+        one = fleets.fleet(slow, slow)
         assert np.isfinite(predicted(one, load, load.requests_per_s, 0.05).ttft_s) == reachable

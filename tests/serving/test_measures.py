@@ -29,7 +29,7 @@ def test_a_percentile_is_met_by_so_many():
 
 def test_warm_up_is_cut():
     done = steady_fleet()
-    window = measures.steady(done, 0.25)
+    window = measures.Window(done)
     assert window.seconds == pytest.approx(0.75 * 3599)
     assert done.arrival_s[window.requests].min() >= 0.25 * 3599
     assert window.requests.sum() == 2700
@@ -52,37 +52,37 @@ def test_times_goodput_money_and_energy_of_a_steady_hour():
     assert found["joules_per_million_output_tokens"] == pytest.approx(600 * 0.2 / 11e-6, rel=1e-3)
 
 
+def rents(done, **prices):
+    """Rent of all GPUs, and of the tiers on top [USD/s]."""
+    scenario = PAPER.changed({f"prices.{name}": value for name, value in prices.items()})
+    gpus, stocks = done.fleet.gpus, measures.Window(done).stocks()
+    gpu = measures.usd_per_s(scenario, gpus, {})
+    return gpu, measures.usd_per_s(scenario, gpus, stocks) - gpu
+
+
 def test_every_instance_and_tier_is_paid_for():
-    tier = Tier("dram", 1e12, 1e9)
-    done = steady_fleet(tiers=(tier,))
-    window = measures.steady(done)
-    one = measures.rent_usd_per_s(done, PAPER, window)
-    assert one["dram"] == pytest.approx(
-        1e12 * (13.8e-9 / (3 * 365.25 * 86400) + 0.08e-9 * 2.58e-8), 0.01
-    )
-    bundled = measures.rent_usd_per_s(done, PAPER, window, reading="bundled")
-    rented = measures.rent_usd_per_s(done, PAPER, window, reading="rented")
-    assert bundled["dram"] < one["dram"] < rented["dram"]
+    done = steady_fleet(tiers=(Tier("dram", 1e12, 1e9),))
+    gpu, dram = rents(done)
+    assert gpu == pytest.approx(3.5 / 3600)
+    assert dram == pytest.approx(1e12 * (13.8e-9 / (3 * 365.25 * 86400) + 0.08e-9 * 2.58e-8), 0.01)
+    (_, bundled), (_, rented) = rents(done, reading="bundled"), rents(done, reading="rented")
+    assert bundled < dram < rented
     more = replace(done, fleet=replace(done.fleet, prefill=pool(3, gpus=4)))
-    three = measures.rent_usd_per_s(more, PAPER, window)
-    assert three["gpu"] == pytest.approx(12 * one["gpu"])
-    assert three["dram"] == pytest.approx(3 * one["dram"])
+    assert rents(more) == pytest.approx((12 * gpu, 3 * dram))
 
 
 def test_a_drive_wears_out_by_what_is_written():
     requests = trace([[i] for i in range(3600)], np.arange(3600.0))
     tier = Tier("nvme", 1e4, 1e9, 1e9)
-    done = replay(fleet(tiers=(tier,)), requests)
-    window = measures.steady(done)
     # 160 B a second on 10 kB is 1,382 writes a day where one is rated for five years.
     life_s = 5 * 365.25 * 86400 / (160 / 1e4 * 86400)
     energy = 0.0007e-9 * PAPER.prices.energy_usd_per_j
-    found = measures.rent_usd_per_s(done, PAPER, window)["nvme"]
+    _, found = rents(replay(fleet(tiers=(tier,)), requests))
     assert found == pytest.approx(1e4 * (0.365e-9 / life_s + energy), rel=0.01)
 
 
 def test_a_fleet_without_power_has_no_energy():
-    plain = replace(PAPER, hardware=PAPER.hardware.model_copy(update={"gpu_power_w": None}))
+    plain = PAPER.changed({"hardware.gpu_power_w": None})
     assert measures.measures(steady_fleet(), plain)["joules_per_million_output_tokens"] is None
 
 
@@ -108,7 +108,7 @@ def test_slow_steps_bind_tpot():
 def test_a_request_turned_away_never_has_a_first_token():
     requests = trace([[i] for i in range(50)], np.arange(50) * 1e-4)
     done = replay(fleet(queue_limit=5), requests)
-    found = measures.measures(done, PAPER, warm_up=0.0)
+    found = measures.measures(done, PAPER)
     assert found["rejected"] == done.rejected.sum() > 40
     assert not found["feasible"]
     assert found["ttft_s"]["p90"] is None

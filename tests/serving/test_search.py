@@ -12,9 +12,9 @@ from kvpaper import scenario
 from kvpaper.errors import InputError
 from kvpaper.serving import arrivals, search
 from kvpaper.serving.replay import replay
-from kvpaper.serving.search import STEP, Served, Targets, highest
+from kvpaper.serving.search import STEP, Served, highest
 
-TARGETS = Targets(1.0, 0.1)
+TARGETS = scenario.Slo(ttft="1 s", tpot="100 ms")
 
 
 def known(ttft_at_one, tpot_at_one=0.01, growth=2.0):
@@ -95,5 +95,7 @@ class TestServed:
     def test_excess_is_the_log_of_the_worse(self):
         served = Served(1.0, 1.0, 2.0, 0.05, (), ())
         assert served.excess(TARGETS) == pytest.approx(math.log(2))
-        assert served.excess(Targets(4.0, 0.1)) == pytest.approx(math.log(0.5))
+        assert served.excess(scenario.Slo(ttft="4 s", tpot="100 ms")) == pytest.approx(
+            math.log(0.5)
+        )
         assert search.Served(1.0, 1.0, 0.0, 0.0, (), ()).excess(TARGETS) == -math.inf
