@@ -1,8 +1,6 @@
 """The canary: one engine, a few requests by every road to a prefix, its counters."""
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,11 +52,9 @@ def run_canary(
         lmcache = {"mode": mode, "l1_bytes": l1_bytes}
         parameters["lmcache"] = {**lmcache, "disk": disk is not None}
     python, image, at = settings.python, settings.image, disk or Path()
-    with ExitStack() as stack:
+    with Run("canary", parameters, python=python, image=image, disk=at, **places) as run:
         if disk and lmcache:
-            lmcache["disk"] = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=disk)))
-        run = Run("canary", parameters, python=python, image=image, disk=at, **places)
-        stack.enter_context(run)
+            lmcache["disk"] = run.scratch(disk)
         server = engine.start(run, settings, connector, **lmcache)
         size = engine.vocabulary(settings.model)
         drawn = {

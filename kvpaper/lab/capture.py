@@ -111,6 +111,7 @@ class Run:
         self.folder, self._marker = folder, secrets.token_hex(16)
         # Short, since sockets lie in it.
         self._temporary = f"{tempfile.gettempdir()}/kvpaper-{self._marker[:12]}"
+        self._scratch: list[str] = []
         self._secrets = {*secret_values(os.environ)}
         self.record: dict[str, Any] = {
             "schema_version": records.SCHEMA_VERSION,
@@ -215,6 +216,12 @@ class Run:
         self._watch.add(started, stream, channel)
         self.say(f"{name} started")
         return started
+
+    def scratch(self, parent: Path) -> Path:
+        """A new folder below another, removed when the run has ended, at the latest by the next."""
+        self._scratch.append(os.path.abspath(tempfile.mkdtemp(prefix=".kvpaper-", dir=parent)))
+        self._write_state()
+        return Path(self._scratch[-1])
 
     @property
     def started(self) -> dict[str, Started]:
@@ -351,7 +358,8 @@ class Run:
         self._end(None, (signal.SIGINT, signal.SIGTERM), patience_s)
         self._watch.finish()
         processes.remove_unused(self._shared)
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        for folder in (self._temporary, *self._scratch):
+            shutil.rmtree(folder, ignore_errors=True)
         if why:
             self.say(f"{outcome}: {why}")
         duration_s = time.monotonic() - self._begin
@@ -443,7 +451,7 @@ class Run:
 
     def _write_state(self) -> None:
         state = {"marker": self._marker, "boot": processes.boot(), "record": self.record}
-        state["temporary"] = self._temporary
+        state |= {"temporary": self._temporary, "scratch": self._scratch}
         temporary = self.path / f"{STATE}.tmp"
         temporary.write_text(json.dumps(state), encoding="utf-8")
         temporary.replace(self.path / STATE)

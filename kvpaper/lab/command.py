@@ -51,12 +51,12 @@ def _engine_options(option: Callable[..., Any], **defaults: Any) -> None:
     option("--python", default=".engine/bin/python", metavar="P")
     option("--image", metavar="NAME@sha256:...", help="a container instead")
     option("--dtype", default="float32", choices=("float32", "bfloat16"))
-    option("--memory-utilization", type=float, default=0.1, metavar="X")
+    option("--memory-utilization", type=positive, default=0.1, metavar="X")
     option("--kv-cache-bytes", type=count, default=1 << 29, metavar="N")
     option("--max-tokens", type=count, default=told["max_tokens"], metavar="N")
     option("--threads", type=count, default=told["threads"], metavar="N")
-    option("--start-s", type=float, default=600, metavar="S", help="deadline")
-    option("--request-s", type=float, default=120, metavar="S", help="deadline")
+    option("--start-s", type=positive, default=600, metavar="S", help="deadline")
+    option("--request-s", type=positive, default=120, metavar="S", help="deadline")
 
 
 def _settings(arguments: argparse.Namespace, **more: Any) -> Any:
@@ -107,6 +107,8 @@ def _canary(arguments: argparse.Namespace) -> int:
     chosen = _settings(arguments, cap_blocks=arguments.cap)
     if arguments.disk and not arguments.disk.is_dir():
         raise InputError("--disk", str(arguments.disk), "a folder")
+    if (longest := max(arguments.lengths)) >= arguments.max_tokens:
+        raise InputError("--lengths", str(longest), f"less than --max-tokens {chosen.max_tokens}")
     done = run_canary(
         chosen,
         arguments.connector,
@@ -220,6 +222,17 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 53):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number above 0")
     return int(text)
+
+
+def positive(text: str) -> float:
+    """A finite number above 0, as an argument."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
+    return value
 
 
 def counts(text: str) -> list[int]:

@@ -126,7 +126,8 @@ def _recover(path: Path, folder: Path) -> Path:
     same_boot = state["boot"] == processes.boot()
     known = {(one["pid"], one["started"]) for one in noted} if same_boot else set()
     ended = processes.end_strays(state["marker"], known)
-    shutil.rmtree(state["temporary"], ignore_errors=True)
+    for left in (state["temporary"], *state.get("scratch", ())):
+        shutil.rmtree(left, ignore_errors=True)
     why = f"the harness was killed; the next start ended {len(ended)} processes that it left"
     tell(f"{path.name}: {why}")
     record = state["record"] | {

@@ -24,6 +24,7 @@ from kvpaper.lab.watch import Started
 PYTHON = ".engine/bin/python"
 HOST = "127.0.0.1"
 CONNECTORS = ("none", "lmcache", "lmcache-in-process")
+EVICTION_S = 3.0  # LMCache makes room once a second; a fetch that finds none is recomputed
 _DIGEST = re.compile(r"[\w./:-]+@sha256:[0-9a-f]{64}")
 _PORTS = range(21000, 30000)  # below those that the system gives away by itself
 _SAMPLE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
@@ -371,6 +372,7 @@ class Engine:
         count = 3 * l1_bytes // (2 * kv_bytes_per_token(self.settings) * tokens) + 1
         for number in range(count):
             self.complete(prompt(tokens, seed + number, vocabulary(self.settings.model)))
+        time.sleep(EVICTION_S)
         self.run.say(f"{count} other prompts have gone through LMCache's DRAM")
 
     def counters(self) -> dict[str, float]:

@@ -6,7 +6,6 @@ shows in the log-probabilities, which are kept raw. A control spoils the cache o
 """
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -76,15 +75,13 @@ def _run_cell(
 ) -> dict[str, Any]:
     cap, connector = parameters["cap"], parameters["connector"]
     of = {"python": settings.python, "image": settings.image, "runs": runs, "folder": folder}
-    run = Run("factorial", parameters, **of)
-    runs.mkdir(parents=True, exist_ok=True)
-    # Removed after the run has ended what writes to it.
-    with tempfile.TemporaryDirectory(prefix=".disk-", dir=runs) as disk, run:
+    with Run("factorial", parameters, **of) as run:
         run.say(f"cap {cap}, connector {connector}")
         if connector == "spoiled":
-            below = {"l1_bytes": _CONTROL_L1_BYTES, "disk": Path(disk)}
+            disk = run.scratch(runs)
+            below = {"l1_bytes": _CONTROL_L1_BYTES, "disk": disk}
             server = engine.start(run, settings, "lmcache", **below)
-            _control(server, Path(disk))
+            _control(server, disk)
         else:
             server = engine.start(run, settings, connector)
             _stages(server)
@@ -117,7 +114,8 @@ def _control(server: engine.Engine, disk: Path) -> None:
         if stage == "spoiled disk":
             server.run.add("spoiled", "bytes", [sum(map(spoil, _files(disk)))])
         server.reset_prefix_cache()
-        _ask(server, stage, drawn)
+        if not all(_ask(server, stage, drawn)):
+            raise Stopped(f"{stage}: of a prompt nothing came from LMCache's disk tier")
 
 
 def _files(disk: Path) -> list[Path]:
@@ -143,11 +141,15 @@ def _prompts(size: int) -> list[list[int]]:
     return [engine.prompt(TOKENS, _SEED + number, size) for number in range(PROMPTS)]
 
 
-def _ask(server: engine.Engine, stage: str, prompts: Sequence[Sequence[int]]) -> None:
-    """Send prompts; what was cached is one row, the log-probabilities one row for each prompt."""
+def _ask(server: engine.Engine, stage: str, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """Send prompts, return what was cached of each.
+
+    That is one row, the log-probabilities are one row for each prompt.
+    """
     answers = [server.complete(ids, logprobs=TOP) for ids in prompts]
     cached = [one.cached_tokens for one in answers]
     server.run.add("cached_tokens", "tokens", cached, stage=stage)
     for number, answer in enumerate(answers):
         engine.add_logprobs(server.run, answer.top_logprobs[0], stage=stage, prompt=number)
     server.run.say(f"{stage}: {cached} tokens cached")
+    return cached

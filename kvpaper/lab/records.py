@@ -224,13 +224,21 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Text:
+    if not path.is_file():  # a pipe would be waited for
+        raise InputError(str(path), "no file", "a record")
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise InputError(str(path), f"broken JSON ({error})", "a record") from None
+    except OSError as error:
+        raise InputError(str(path), str(error.strerror), "a record") from None
     if not isinstance(record, dict):
         raise InputError(str(path), type(record).__name__, "a record, one JSON object")
     return record
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number")
 
 
 def _problems(record: Text, path: Path | None = None) -> Iterable[str]:
@@ -249,8 +257,9 @@ def _problems(record: Text, path: Path | None = None) -> Iterable[str]:
     if path and path != path_of(record, path.parent):
         yield f"file name: not {path_of(record).name}"
     if path and record["commands"]:
-        engine = record["software"].get("engine", {})
-        if "vllm" not in engine.get("packages", {}) and "image" not in engine:
+        engine = record["software"].get("engine")
+        told = engine if isinstance(engine, dict) else {}
+        if "vllm" not in (told.get("packages") or ()) and "image" not in told:
             yield "software.engine: no version of the engine"
         if not record["logs"]:
             yield "logs: no log of what was started"

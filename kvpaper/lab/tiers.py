@@ -7,7 +7,6 @@ import json
 import mmap
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -65,21 +64,18 @@ def run_tiers(
     _require_room(most, disk)
     parameters = {"shapes": asked, "lmcache": engine is not None, "gpu": gpu is not None}
     with Run("tiers", parameters, python=engine or gpu, disk=disk, **places) as run:
-        place = Path(tempfile.mkdtemp(prefix=".kvpaper-tiers-", dir=disk))
-        try:
-            for shape in asked:
-                for row in _host_rows(shape, place):
-                    run.check()
-                    run.add(unit="s", **row)
-                run.say(f"memory and disk done for the {shape['name']} shape")
-            # LMCache is slow to fill: every other length, the longest among them.
-            fewer = [one | {"tokens": one["tokens"][::-2][::-1]} for one in asked]
-            for what, python, some in (("lmcache", engine, fewer), ("device", gpu, asked)):
-                if python:
-                    request = {"folder": str(place), "direct": True, "shapes": some}
-                    _drive(run, what, python, request)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+        place = run.scratch(disk)
+        for shape in asked:
+            for row in _host_rows(shape, place):
+                run.check()
+                run.add(unit="s", **row)
+            run.say(f"memory and disk done for the {shape['name']} shape")
+        # LMCache is slow to fill: every other length, the longest among them.
+        fewer = [one | {"tokens": one["tokens"][::-2][::-1]} for one in asked]
+        for what, python, some in (("lmcache", engine, fewer), ("device", gpu, asked)):
+            if python:
+                request = {"folder": str(place), "direct": True, "shapes": some}
+                _drive(run, what, python, request)
     return run
 
 

@@ -128,7 +128,9 @@ class Watch:
                 if one.identity not in self.seen:
                     self._meet(one)
                 if seen := self.seen.get(one.identity):
-                    seen.name = processes.title(one)
+                    name = processes.title(one)
+                    if not seen.name.startswith(name):  # its end has the short name alone
+                        seen.name = name
                     seen.peak_rss_bytes = max(seen.peak_rss_bytes, one.rss_bytes)
                     if seen.ended_s is not None and one.parent == os.getpid():
                         processes.reap(one.pid)  # it died before its parent did

@@ -31,6 +31,7 @@ def main(folder, limited):
     how = "flood" if limited else "leaves_a_session"
     with capture.Run("canary", {}, runs=folder / "runs", folder=folder / "records") as run:
         run.add("x_s", "s", [0.5])
+        (run.scratch(folder) / "cache").write_bytes(bytes(9))
         started = run.start(
             "engine",
             [sys.executable, fake, "--port", "0"],

@@ -256,6 +256,7 @@ def test_after_a_kill_of_the_harness_the_next_start_cleans_up(tmp_path, places):
     harness.kill()
     harness.wait()
     left = [one for one in processes.everything() if processes.part_of(one, state["marker"])]
+    assert len(list(tmp_path.glob(".kvpaper-*/cache"))) == 1
     assert len(left) == 2  # the engine and what it left in a session of its own
     with capture.Run("canary", {}, **places) as one:
         one.add("x_s", "s", [1.0])
@@ -268,6 +269,7 @@ def test_after_a_kill_of_the_harness_the_next_start_cleans_up(tmp_path, places):
     recovered = next(r for r in records.records(places["folder"]) if r["run"] != one.path.name)
     assert recovered["rows"][0]["values"] == [0.5]
     assert "engine.log" in [log["name"] for log in recovered["logs"]]
+    assert list(tmp_path.glob(".kvpaper-*")) == []
     assert "ended 2 processes" in recovered["cause"]["harness"]
     assert ending.end_orphans(**places) == []
 

@@ -151,6 +151,10 @@ def test_canary_on_the_command_line(places, fake, fake_site, model, monkeypatch,
         ("--connector", "redis", "found 'redis'"),
         ("--model", "no/such/model", "no/such/model/config.json: found FileNotFoundError"),
         ("--lengths", "12,x", "expected a whole number above 0"),
+        ("--lengths", "256,4096", "--lengths: found 4096, expected less than --max-tokens 4096"),
+        ("--start-s", "nan", "found 'nan', expected a number above 0"),
+        ("--request-s", "0", "found '0', expected a number above 0"),
+        ("--memory-utilization", "inf", "found 'inf', expected a number above 0"),
     ],
 )
 def test_bad_input_is_one_line(places, model, capsys, option, value, said):

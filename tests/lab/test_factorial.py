@@ -58,6 +58,7 @@ def stand_in(monkeypatch, model):
         return server
 
     monkeypatch.setattr(engine, "start", start)
+    monkeypatch.setattr(engine, "EVICTION_S", 0)
     return engine.Settings(model, sys.executable, kv_cache_bytes=1 << 20)
 
 
@@ -94,6 +95,13 @@ def test_a_spoiled_cache_is_seen_and_a_whole_one_is_equal(stand_in, places):
     assert worst["none, spoiled", "spoiled disk"] > measured.TOLERANCE
     assert worst["fits, lmcache", "evicted"] < measured.TOLERANCE
     assert worst["none, none", "one token differs"] > measured.TOLERANCE
+
+
+def test_a_control_to_which_nothing_came_back_controls_nothing(stand_in, places, monkeypatch):
+    monkeypatch.setattr(Server, "connected", property(lambda _: False, lambda *_: None), False)
+    (record,) = factorial.run_cells(stand_in, [("none", "spoiled")], **places)
+    assert record["outcome"] == "failed"
+    assert "nothing came from LMCache's disk" in record["cause"]["harness"]
 
 
 def test_an_interrupted_call_goes_on_with_the_cells_that_are_left(stand_in, places, monkeypatch):

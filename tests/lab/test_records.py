@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import os
 
 import pytest
 
@@ -133,6 +134,27 @@ def test_a_renamed_file_and_broken_json_are_found(record, tmp_path):
         "other.json",
         "tiers-mine.json",
     ]
+
+
+def test_whatever_lies_in_the_folder_is_told_in_a_line(record, tmp_path):
+    record["commands"] = {"engine": ["vllm", "serve"]}
+    record["logs"] = [LOG]
+    for engine in (None, [], {"packages": None}):
+        told = record | {"software": {"engine": engine}}
+        path = records.path_of(record, tmp_path)
+        path.write_text(json.dumps(told))
+        assert records.check(tmp_path) == (
+            1,
+            [f"{path.name}: software.engine: no version of the engine"],
+        )
+    path.write_text(json.dumps(record | {"parameters": {"x": math.inf}}))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "gone.json").symlink_to("nowhere")
+    (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    count, problems = records.check(tmp_path)
+    assert count == len(problems) == 5
+    assert "Infinity is no number" in problems[-1]
 
 
 def test_parameters_have_one_checksum_in_any_order():
