@@ -175,23 +175,6 @@ def _extended(table, **ends):
     return replace(table, seconds=seconds, kind="predicted", **axes)
 
 
-def mixed_step_time(
-    prefill: PrefillTable, decode: DecodeTable, new_tokens, cached_tokens, batch, context
-):
-    """Time of a step that prefills and decodes at once [s], predicted from the two tables.
-
-    All tokens go through the weights together; the attention of the decoding sequences, by which
-    a decode step grows with its context, comes on top.
-
-    Raises
-    ------
-    ValueError
-        Outside the tables.
-    """
-    attention = decode.step_time(batch, context) - decode.step_time(batch, decode.context[0])
-    return prefill.prefill_time(np.add(new_tokens, batch), cached_tokens) + attention
-
-
 @lru_cache
 def _columns(path: Path) -> dict[str, np.ndarray]:
     with path.open(encoding="utf-8") as file:

@@ -180,6 +180,16 @@ def test_the_source_counts_the_cache_as_this_repository_does(name):
     assert instance.kv_bytes_per_token_per_gpu == size["kv_bytes_per_token_per_rank"]
 
 
+def mixed_step_time(prefill, decode, new_tokens, cached_tokens, batch, context):
+    """Time of a step that prefills and decodes at once [s], as the replay composes it.
+
+    All tokens go through the weights together; the attention of the decoding sequences, by which
+    a decode step grows with its context, comes on top.
+    """
+    attention = decode.step_time(batch, context) - decode.step_time(batch, decode.context[0])
+    return prefill.prefill_time(np.add(new_tokens, batch), cached_tokens) + attention
+
+
 def test_a_mixed_step_by_hand():
     prefill = latency.PrefillTable(
         "by hand",
@@ -192,7 +202,7 @@ def test_a_mixed_step_by_hand():
         "by hand", np.array([1.0, 9.0]), np.array([1.0, 3.0]), np.array([[1.0, 2.0], [3.0, 8.0]]), 1
     )
     # 60 + 1 tokens take 7, and the decoding sequence's attention half of 2 - 1.
-    assert latency.mixed_step_time(prefill, decode, 60, 0, 1, 2) == pytest.approx(7.5)
+    assert mixed_step_time(prefill, decode, 60, 0, 1, 2) == pytest.approx(7.5)
 
 
 def test_mixed_steps_are_close_to_those_of_the_source():
@@ -205,7 +215,7 @@ def test_mixed_steps_are_close_to_those_of_the_source():
         )
         prefill = latency.prefill_table(row["instance"])
         decode = latency.decode_table(row["instance"])
-        here = latency.mixed_step_time(prefill, decode, new, cached, batch, context)
+        here = mixed_step_time(prefill, decode, new, cached, batch, context)
         assert here == pytest.approx(float(row["ms"]) / 1e3, rel=0.05 if new < 2048 else 0.03)
 
 
@@ -245,7 +255,7 @@ def one_pool(row, step_tokens=8000, sent=499):
     alone = tpot = decode.step_time(batch, 8251)
     mixed = prefill.prefill_time(step_tokens)
     if batch > 1:
-        mixed = latency.mixed_step_time(prefill, decode, step_tokens, 0, batch - 1, 8250)
+        mixed = mixed_step_time(prefill, decode, step_tokens, 0, batch - 1, 8250)
         tpot = (batch * mixed + (500 - batch) * alone) / 500
     dispatch = 0.0008 * models.load(instance.model).layers
     ttft = (mixed + dispatch) * min(1 + np.log2(batch) / 8, 2)

@@ -265,13 +265,15 @@ def test_a_mixed_step_takes_what_the_planner_composes():
     from kvpaper import latency
 
     name = "qwen3-30b-a3b"
-    tables = latency.prefill_table(name), latency.decode_table(name)
-    one = Fleet(Pool(1, 1, 10**6, *tables, chunk_tokens=513), None, KV_BYTES, answers=False)
+    prefill, decode = latency.prefill_table(name), latency.decode_table(name)
+    both = Pool(1, 1, 10**6, prefill, decode, chunk_tokens=513)
+    one = Fleet(both, None, KV_BYTES, answers=False)
     sizes = [2048, 512]
     rows = [[*range(128)], [*range(200, 232)]]
     done = replay(one, trace(rows, [0, 10.0], [10_000, 1], sizes))
     steps = round(float((10.0 - done.first_token_s[0]) / done.tpot_s[0]))
-    expected = latency.mixed_step_time(*tables, 512, 0, 1, 2048 + steps)
+    attention = decode.step_time(1, 2048 + steps) - decode.step_time(1, decode.context[0])
+    expected = prefill.prefill_time(512 + 1) + attention
     assert done.ttft_s[1] == pytest.approx(expected, abs=0.006)  # and the rest of a step
     assert done.ttft_s[1] > expected
 
