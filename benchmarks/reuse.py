@@ -87,13 +87,13 @@ def kvcache_simulator_s(path: Path, capacities: list[int], runs: int) -> float:
 
 def peers(path: Path, capacity_blocks: int) -> dict:
     """The whole curve against one capacity elsewhere; times in seconds, ratios above 1 are ours."""
-    trace = read_trace([path], processes=1).trace
+    trace = read_trace([path], processes=1)
     curve_s = least_s(lambda: hit_curve(trace, stack_distances(trace)), 30)
     replay_s = least_s(lambda: replay(trace, capacity_blocks), 30)
     theirs_s, reference = libcachesim_s(trace, capacity_blocks, 5)
     small_s, _ = libcachesim_s(trace, capacity_blocks, 5, hashpower=16)
     points = log_spaced(trace.unique_blocks, 61)
-    ours_s = least_s(lambda: hit_curve(read_trace([path], processes=1).trace).at(points), 5)
+    ours_s = least_s(lambda: hit_curve(read_trace([path], processes=1)).at(points), 5)
     simulator_s = kvcache_simulator_s(path, points.tolist(), 2)
     return {
         "input": path.name,
@@ -166,7 +166,7 @@ def scale(references: int, folder: Path) -> dict:
     if not path.exists():
         write_jsonl(path, references)
     start = time.perf_counter()
-    trace = read_trace([path]).trace
+    trace = read_trace([path])
     read_s = time.perf_counter() - start
     curve = hit_curve(trace)
     return {

@@ -79,7 +79,7 @@ def configuration(number: int) -> Fleet:
 
 @cache
 def loaded(path: Path) -> BlockTrace:
-    return read_trace([path], processes=1).trace
+    return read_trace([path], processes=1)
 
 
 def timed(path: Path, number: int) -> float:

@@ -101,7 +101,7 @@ def trace_of(name: str, folder: Path = fetch.FOLDER) -> BlockTrace:
     path = fetch.fetched(name.removesuffix(_STRANGERS), folder)
     if path is None:
         raise InputError("trace", f"no {name} in {folder}", "it fetched: make traces")
-    trace = read_trace([path], processes=1).trace
+    trace = read_trace([path], processes=1)
     return arrivals.strangers(trace) if name.endswith(_STRANGERS) else trace
 
 

@@ -20,7 +20,7 @@ def test_the_log_is_the_one_that_is_generated():
 def test_the_scenario_says_of_the_log_what_the_replay_says():
     mine = scenario.load(str(EXAMPLES / "mine.yaml"))
     assert mine.workload.trace == str(LOG)
-    trace = read_trace([LOG]).trace
+    trace = read_trace([LOG])
     ceiling = curve.ceilings(trace, stack_distances(trace))["token"]
     per_token = models.size(mine.model)["kv_bytes_per_token"]
     told = mine.workload

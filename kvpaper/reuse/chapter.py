@@ -13,13 +13,16 @@ from kvpaper.errors import InputError
 from kvpaper.formulas.pooling import pooled_gain
 from kvpaper.reuse import curve as curves
 from kvpaper.reuse import fleet, optimum, tail, timers
-from kvpaper.reuse.distances import reuse_intervals, stack_distances
+from kvpaper.reuse.distances import Distances, reuse_intervals, stack_distances
 from kvpaper.traces import fetch, generated
 from kvpaper.traces.block_trace import BlockTrace
 from kvpaper.traces.load import read_trace
 
 Row = dict[str, Any]
 _row = partial(results.row, kind="simulated")
+
+_SERVERS = (2, 4, 8)
+_WINDOWS = 4
 
 
 def public() -> pandas.DataFrame:
@@ -45,7 +48,7 @@ def of_scenario(trace: str | None, where: str = "workload.trace") -> pandas.Data
         raise InputError(where, repr(trace), f"a path or one of {', '.join(fetch.TRACES)}")
     path = Path(trace)
     digest = fetch.sha256(path) if path.is_file() else ""
-    return results.table(reuse_rows(read_trace([path]).trace, path.stem, digest))
+    return results.table(reuse_rows(read_trace([path]), path.stem, digest))
 
 
 def _many(quantity: str, coordinate: str, at, values, **rest: Any) -> list[Row]:
@@ -54,32 +57,27 @@ def _many(quantity: str, coordinate: str, at, values, **rest: Any) -> list[Row]:
 
 
 def reuse_rows(
-    trace: BlockTrace,
-    name: str,
-    sha256: str,
-    break_even_s: tuple[float, ...] = (),
-    servers: tuple[int, ...] = (2, 4, 8),
-    windows: int = 4,
+    trace: BlockTrace, name: str, sha256: str, break_even_s: tuple[float, ...] = ()
 ) -> list[Row]:
     """All rows of one trace; each carries the trace's name and the checksum of its input.
 
     ``break_even_s`` are the intervals to price timers at; figures are drawn from these rows alone.
     """
-    rows = curve_rows(trace)
     distances = stack_distances(trace)
     block = curves.hit_curve(trace, distances)
+    rows = curve_rows(trace, distances, block)
     rows += _tail_rows(trace, distances, block)
     for interval_s in break_even_s:
         for entry in timers.policy_table(trace, block, interval_s):
             cost = entry.pop("block_recomputes")
             rows.append(_row("cost_block_recomputes", cost, **entry, break_even_s=interval_s))
-    rows += _fleet_rows(trace, block, servers)
+    rows += _fleet_rows(trace, block)
     prices = optimum.hull(block).slopes
     if len(prices) > 1:
         prices = np.geomspace(prices[0], prices[-1], 61)
-        lost = fleet.regret(fleet.window_curves(trace, distances, windows), prices)
+        lost = fleet.regret(fleet.window_curves(trace, distances, _WINDOWS), prices)
         for window, losses in enumerate(lost, start=1):
-            rows += _many("regret", "price_ratio", prices, losses, window=window, windows=windows)
+            rows += _many("regret", "price_ratio", prices, losses, window=window, windows=_WINDOWS)
     return [row | {"trace": name, "trace_sha256": sha256} for row in rows]
 
 
@@ -92,12 +90,12 @@ def public_rows(folder: Path = fetch.FOLDER, break_even_s: tuple[float, ...] = (
     for name, files in fetch.TRACES.items():
         path = fetch.fetched(name, folder)
         if path is not None:
-            trace = read_trace([path]).trace
+            trace = read_trace([path])
             rows += reuse_rows(trace, name, files[0].sha256, break_even_s)
     return rows
 
 
-def curve_rows(trace: BlockTrace) -> list[Row]:
+def curve_rows(trace: BlockTrace, distances: Distances, block: curves.Curve) -> list[Row]:
     """Counts, ceilings, curves, hull and reuse intervals of one trace."""
     counts = {
         "requests": trace.requests,
@@ -108,15 +106,12 @@ def curve_rows(trace: BlockTrace) -> list[Row]:
         "mean_input_tokens": float(trace.input_tokens.mean()),
     }
     rows = [_row(quantity, value) for quantity, value in counts.items()]
-    distances = stack_distances(trace)
     for rate, ceiling in curves.ceilings(trace, distances).items():
         rows.append(_row("ceiling", ceiling, rate=rate))
     capacities = curves.log_spaced(trace.unique_blocks, 121)
     for rate in ("block", "token"):
-        found = curves.hit_curve(trace, distances, rate)
-        hits = found.at(capacities)
+        hits = curves.hit_curve(trace, distances, rate).at(capacities)
         rows += _many("hit_rate", "capacity_blocks", capacities, hits, rate=rate)
-    block = curves.hit_curve(trace, distances)
     slopes = tail.elasticity(block, capacities)
     known = np.isfinite(slopes)
     rows += _many("elasticity", "capacity_blocks", capacities[known], slopes[known])
@@ -129,19 +124,17 @@ def curve_rows(trace: BlockTrace) -> list[Row]:
         share = np.searchsorted(intervals_s, at_s, "right") / len(intervals_s)
         rows += _many("reuse_share", "interval_s", at_s, share)
     for capacity in curves.log_spaced(block.saturation_blocks, 13).tolist():
-        shares = timers.write_shares(trace, block, capacity)
-        for share, value in shares.items():
+        for share, value in timers.write_shares(trace, block, capacity).items():
             rows.append(_row(f"{share}_share", value, capacity_blocks=capacity))
-    told = bool((trace.session >= 0).all())
-    gaps_s = fleet.turn_gaps(trace, None if told else fleet.inferred_sessions(trace))
+    gaps_s = fleet.turn_gaps(trace)
     if len(gaps_s):
         shares = np.linspace(0.1, 0.9, 9).round(1)
-        sessions = "told" if told else "inferred"
+        sessions = "told" if trace.names_sessions else "inferred"
         rows += _many("turn_gap_s", "share", shares, np.quantile(gaps_s, shares), sessions=sessions)
     return rows
 
 
-def _tail_rows(trace: BlockTrace, distances, block: curves.Curve) -> list[Row]:
+def _tail_rows(trace: BlockTrace, distances: Distances, block: curves.Curve) -> list[Row]:
     fitted = tail.fit_tail(trace, distances, block)
     judged = tail.verdict(block, fitted)
     rows = [_row("closed_form_loss", judged.loss, verdict=judged.closed_form)]
@@ -153,21 +146,21 @@ def _tail_rows(trace: BlockTrace, distances, block: curves.Curve) -> list[Row]:
     values |= {"beta_r2": law.r2, "beta_range_low_blocks": low, "beta_range_high_blocks": high}
     rows += [_row(quantity, value) for quantity, value in values.items()]
     rows += [_row("curve_aicc", score, form=form) for form, score in fitted.rivals.items()]
-    compared = optimum.compare(block, optimum.hull(block), law.beta, law.scale, (2 * low, high / 2))
+    upper = optimum.hull(block)
+    compared = optimum.compare(block, upper, law.beta, law.scale, law.range_blocks)
     if compared is not None:
-        prices = compared.price_ratio
-        rows += _many("optimum_blocks", "price_ratio", prices, compared.optimum_blocks)
-        closed = compared.closed_form_blocks
+        prices, best, closed, loss = compared
+        rows += _many("optimum_blocks", "price_ratio", prices, best)
         rows += _many("optimum_blocks", "price_ratio", prices, closed, kind="predicted")
-        rows += _many("net_value_loss", "price_ratio", prices, compared.loss)
+        rows += _many("net_value_loss", "price_ratio", prices, loss)
     return rows
 
 
-def _fleet_rows(trace: BlockTrace, block: curves.Curve, servers: tuple[int, ...]) -> Iterator[Row]:
+def _fleet_rows(trace: BlockTrace, block: curves.Curve) -> Iterator[Row]:
     capacities = curves.log_spaced(block.saturation_blocks, 21)
     slopes = tail.elasticity(block, capacities)
-    for count in servers:
-        fair = (slopes > 0) & (slopes < 1)
+    fair = (slopes > 0) & (slopes < 1)
+    for count in _SERVERS:
         yield from _many(
             "pooled_gain", "capacity_blocks", capacities[fair],
             pooled_gain(count, slopes[fair]), kind="predicted", servers=count,

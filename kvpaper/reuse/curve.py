@@ -61,14 +61,6 @@ def _block_hits(starts, firsts, references, hits):
         total += count
 
 
-@numba.njit(cache=True)
-def _accumulate(counts, total):
-    """Turns counts at distances into hit rates at capacities, in place."""
-    hits = 0.0
-    for capacity in range(len(counts)):
-        hits, counts[capacity] = hits + counts[capacity], hits / total
-
-
 @dataclass(frozen=True, slots=True)
 class Curve:
     """One named hit rate as a function of capacity.
@@ -97,6 +89,13 @@ class Curve:
         return self.hits[np.asarray(index, np.int64)]
 
 
+def of_counts(counts: np.ndarray, total: float) -> Curve:
+    """The curve of weights at distances, those of first uses last, that add up to ``total``."""
+    hits = np.zeros(len(counts))
+    np.cumsum(counts[:-1], out=hits[1:])
+    return Curve(hits / (total or 1))
+
+
 def hit_curve(
     trace: BlockTrace,
     distances: Distances | None = None,
@@ -122,16 +121,14 @@ def hit_curve(
         hits = np.empty(distances.cold + 1)
         _block_hits(distances.starts, distances.firsts, distances.references, hits)
         return Curve(hits)
-    hits = np.zeros(distances.cold + 1)
+    counts = np.zeros(distances.cold + 1)
     full = 0 if trace.unit_tokens is not None else trace.block_tokens  # a component is always full
     _weigh(
         trace.offsets, distances.expanded(), trace.reference_tokens, full,
-        _CODES[rate], worth_depth_tokens, hits,
+        _CODES[rate], worth_depth_tokens, counts,
     )  # fmt: skip
     filled = np.count_nonzero(trace.blocks_per_request)
-    total = filled if rate.startswith("request_mean") else hits.sum()
-    _accumulate(hits, float(total or 1))
-    return Curve(hits)
+    return of_counts(counts, filled if rate.startswith("request_mean") else counts.sum())
 
 
 def ceilings(trace: BlockTrace, distances: Distances) -> dict[str, float]:
@@ -150,5 +147,5 @@ def tier_rates(curve: Curve, capacities_blocks: dict[str, int]) -> dict[str, flo
     """Share of hits served by each tier of a stack, fastest first, each holding what the tiers
     above it dropped (exclusive)."""
     edges = np.cumsum([0, *capacities_blocks.values()])
-    steps = np.diff(curve.at(edges))
-    return {name: float(step) for name, step in zip(capacities_blocks, steps, strict=True)}
+    shares = np.diff(curve.at(edges)).tolist()
+    return dict(zip(capacities_blocks, shares, strict=True))

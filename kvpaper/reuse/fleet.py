@@ -5,7 +5,7 @@ from itertools import pairwise
 import numba
 import numpy as np
 
-from kvpaper.reuse.curve import Curve, hit_curve
+from kvpaper.reuse.curve import Curve, hit_curve, of_counts
 from kvpaper.reuse.distances import Distances
 from kvpaper.reuse.optimum import hull, net_value
 from kvpaper.traces.block_trace import BlockTrace
@@ -23,12 +23,10 @@ def window_curves(trace: BlockTrace, distances: Distances, windows: int) -> list
     edges = np.searchsorted(trace.arrival_s, edges_s[1:-1])
     starts = trace.offsets[np.concatenate([[0], edges, [trace.requests]])]
     expanded = distances.expanded()
-    curves = []
-    for start, stop in pairwise(starts):
-        counts = np.bincount(expanded[start:stop], minlength=distances.cold + 1)
-        hits = np.concatenate([[0], np.cumsum(counts[:-1])]) / max(stop - start, 1)
-        curves.append(Curve(hits))
-    return curves
+    return [
+        of_counts(np.bincount(expanded[start:stop], minlength=distances.cold + 1), stop - start)
+        for start, stop in pairwise(starts)
+    ]
 
 
 def regret(curves: list[Curve], price_ratio: np.ndarray) -> np.ndarray:
@@ -49,11 +47,10 @@ def regret(curves: list[Curve], price_ratio: np.ndarray) -> np.ndarray:
     return np.array(rows)
 
 
-def turn_gaps(trace: BlockTrace, session: np.ndarray | None = None) -> np.ndarray:
+def turn_gaps(trace: BlockTrace) -> np.ndarray:
     """Seconds between the arrivals of consecutive requests of a session: lead time to prefetch."""
-    session = trace.session if session is None else session
-    known = np.flatnonzero(session >= 0)
-    order = known[np.argsort(session[known], kind="stable")]
+    session = sessions_of(trace)
+    order = np.argsort(session, kind="stable")
     same = session[order[1:]] == session[order[:-1]]
     return np.diff(trace.arrival_s[order])[same]
 
@@ -84,12 +81,14 @@ def _inferred(offsets, blocks, unique, matched_share):
     return session
 
 
-def inferred_sessions(trace: BlockTrace) -> np.ndarray:
-    """Session of every request, told by what it continues, for logs that name none.
+def sessions_of(trace: BlockTrace) -> np.ndarray:
+    """Session of every request: as the log names them, or told by what each continues.
 
-    A request continues the last one that used its deepest known block, if at least half of its
-    blocks are known.
+    Where a name is missing, a request continues the last one that used its deepest known block,
+    if at least half of its blocks are known.
     """
+    if trace.names_sessions:
+        return trace.session
     return _inferred(trace.offsets, trace.blocks, trace.unique_blocks, MATCHED_SHARE)
 
 
@@ -125,8 +124,7 @@ def route(trace: BlockTrace, routing: str, servers: int, seed: int = 0) -> np.nd
         case "round robin":
             return np.arange(trace.requests) % servers
         case "session":
-            named = bool((trace.session >= 0).all())
-            session = trace.session if named else inferred_sessions(trace)
+            session = sessions_of(trace)
             places = np.random.default_rng(seed).integers(0, servers, int(session.max()) + 1)
             return places[session]
     tokens_per_s = trace.input_tokens.sum() / (servers * UTILISATION * max(trace.duration_s, 1e-9))

@@ -6,6 +6,7 @@ is then ``H(C) - q C``, in units of that benefit.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numba
 import numpy as np
@@ -59,15 +60,11 @@ class Hull:
 
         The leap from 0 is one of them: it is the price above which nothing is worth buying.
         """
-        below, above = self.capacities_blocks[:-1], self.capacities_blocks[1:]
-        wide = np.flatnonzero(above > 2 * below)
+        steps = pairwise(self.capacities_blocks.tolist())
         return [
-            {
-                "price_ratio": float(self.slopes[i]),
-                "from_blocks": int(below[i]),
-                "to_blocks": int(above[i]),
-            }
-            for i in wide
+            {"price_ratio": price, "from_blocks": below, "to_blocks": above}
+            for price, (below, above) in zip(self.slopes.tolist(), steps, strict=True)
+            if above > 2 * below
         ]
 
 
@@ -85,32 +82,24 @@ def net_value(curve: Curve, capacity_blocks: np.ndarray, price_ratio: np.ndarray
     return curve.at(np.floor(capacity_blocks)) - price_ratio * np.asarray(capacity_blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Empirical optimum against the closed form over prices, arrays of shape (P,).
-
-    ``loss`` is the share of the best net value that the closed form's capacity forgoes; above 1 it
-    loses money where the optimum earns some.
-    """
-
-    price_ratio: np.ndarray
-    optimum_blocks: np.ndarray
-    closed_form_blocks: np.ndarray
-    loss: np.ndarray
-
-
 def compare(
-    curve: Curve, upper: Hull, beta: float, scale: float, range_blocks: tuple[float, float]
-) -> Comparison | None:
-    """Price a curve and its power law at every price whose optimum is in a range of capacities.
+    curve: Curve, upper: Hull, beta: float, scale: float, range_blocks: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Price a curve and its power law at every price whose optimum is well inside the law's range.
 
-    None if no price has its optimum there, as where the optimum leaps over the range.
+    That is from twice its lower end to half its upper one. None if no price has its optimum there,
+    as where the optimum leaps over the range, or if the closed form has none for this ``beta``.
+
+    Returns
+    -------
+    price_ratio, optimum_blocks, closed_form_blocks, loss : float or int arrays, shape (P,)
+        ``loss`` is the share of the best net value that the closed form's capacity forgoes; above
+        1 it loses money where the optimum earns some.
     """
-    inside = (upper.capacities_blocks >= range_blocks[0]) & (
-        upper.capacities_blocks <= range_blocks[1]
-    )
-    vertices = np.flatnonzero(inside[1:-1]) + 1
-    if not len(vertices):
+    low, high = range_blocks
+    capacities = upper.capacities_blocks[1:-1]
+    vertices = np.flatnonzero((capacities >= 2 * low) & (capacities <= high / 2)) + 1
+    if not (0 < beta < 1 and len(vertices)):
         return None
     # A vertex is the optimum for prices between the slopes on its two sides.
     dearest, cheapest = upper.slopes[vertices[0] - 1], upper.slopes[vertices[-1]]
@@ -119,4 +108,4 @@ def compare(
     closed = break_even_capacity(scale * beta / price_ratio, beta, float(curve.saturation_blocks))
     gain = net_value(curve, best, price_ratio)
     loss = 1 - net_value(curve, closed, price_ratio) / gain
-    return Comparison(price_ratio, best, closed, loss)
+    return price_ratio, best, closed, loss

@@ -105,13 +105,9 @@ def fit_tail(trace: BlockTrace, distances: Distances, curve: Curve) -> Tail | No
     # Hits of each block of time below each capacity.
     edges = np.linspace(0, trace.requests, TIME_BLOCKS + 1).round().astype(int)
     starts = trace.offsets[edges]
-    expanded = distances.expanded()
-    below = np.stack(
-        [
-            np.searchsorted(np.sort(expanded[start:stop]), np.append(capacities, distances.cold))
-            for start, stop in pairwise(starts)
-        ]
-    )
+    expanded, at = distances.expanded(), np.append(capacities, distances.cold)
+    parts = [np.sort(expanded[start:stop]) for start, stop in pairwise(starts)]
+    below = np.stack([np.searchsorted(part, at) for part in parts])
     references = np.diff(starts)
     random = np.random.default_rng(0)
     betas = []
@@ -127,9 +123,7 @@ def fit_tail(trace: BlockTrace, distances: Distances, curve: Curve) -> Tail | No
 
 def _between(curve: Curve, capacities: np.ndarray) -> np.ndarray:
     """The curve at capacities that are no whole numbers, linear in between."""
-    below = np.floor(capacities)
-    low, high = curve.at(below), curve.at(below + 1)
-    return low + (capacities - below) * (high - low)
+    return np.interp(capacities, np.arange(len(curve.hits)), curve.hits)
 
 
 def elasticity(curve: Curve, capacities: np.ndarray) -> np.ndarray:
@@ -231,7 +225,7 @@ def verdict(curve: Curve, tail: Tail | None) -> Verdict:
     spans = [(i, j) for i, j in combinations(range(len(x) + 1), 2) if j - i >= max(least, 6)]
     for i, j in sorted(spans, key=lambda span: span[0] - span[1]):
         part = fitted(x[i:j], y[i:j])
-        if not (part.r2 >= ACCEPTED_R2 and 0 < part.beta < 1):
+        if part.r2 < ACCEPTED_R2:
             continue
         _, part_high = _losses(curve, upper, part)
         if part_high <= ACCEPTED_LOSS:
@@ -244,10 +238,8 @@ def verdict(curve: Curve, tail: Tail | None) -> Verdict:
 
 def _losses(curve: Curve, upper: Hull, law: PowerLaw) -> tuple[float, float]:
     """Median and largest loss of the closed form; NaN without a price to judge by."""
-    low, high = law.range_blocks
-    if not 0 < law.beta < 1:
-        return np.nan, np.nan
-    compared = compare(curve, upper, law.beta, law.scale, (2 * low, high / 2))
+    compared = compare(curve, upper, law.beta, law.scale, law.range_blocks)
     if compared is None:
         return np.nan, np.nan
-    return float(np.median(compared.loss)), float(compared.loss.max())
+    *_, loss = compared
+    return float(np.median(loss)), float(loss.max())

@@ -11,7 +11,7 @@ import numpy as np
 
 from kvpaper.formulas.capacity import timer_cost
 from kvpaper.reuse.curve import Curve, hit_curve
-from kvpaper.reuse.distances import reuse_intervals, stack_distances
+from kvpaper.reuse.distances import reuse_intervals
 from kvpaper.reuse.optimum import hull
 from kvpaper.traces.block_trace import BlockTrace
 
@@ -56,24 +56,15 @@ def gaps_of(trace: BlockTrace) -> Gaps:
     return Gaps(*between, *remaining, int((~known).sum()))
 
 
-def timer_total(
-    gaps: Gaps, timer_s: np.ndarray | float, break_even_s: float, stop_at_end: bool = True
-) -> np.ndarray:
+def timer_total(gaps: Gaps, timer_s: float, break_even_s: float) -> float:
     """Cost of one timer over the whole trace, first fills included [block recompute].
 
-    Parameters
-    ----------
-    timer_s : float or array, shape (T,)
-    break_even_s : float
-    stop_at_end : bool
-        Rent ends with the trace; else a timer runs out after it.
+    Rent ends with the trace.
     """
-    timer = np.asarray(timer_s, float)[..., None]
     rent = 1.0 / break_even_s
-    between = (timer_cost(gaps.gap_s, timer, 1.0, 0.0, rent, 1.0) * gaps.gaps).sum(axis=-1)
-    held_s = np.minimum(timer, gaps.remaining_s) if stop_at_end else np.maximum(timer, 0)
-    after = (held_s * rent * gaps.remaining).sum(axis=-1)
-    return gaps.first_fills + between + after
+    between = (timer_cost(gaps.gap_s, timer_s, 1.0, 0.0, rent, 1.0) * gaps.gaps).sum()
+    after = (np.minimum(timer_s, gaps.remaining_s) * rent * gaps.remaining).sum()
+    return float(gaps.first_fills + between + after)
 
 
 def foresight_total(gaps: Gaps, break_even_s: float) -> float:
@@ -93,8 +84,8 @@ def best_timer(gaps: Gaps, break_even_s: float) -> float:
         picks = np.searchsorted(share, np.linspace(0, 1, _TIMERS)).clip(max=len(share) - 1)
         timers_s = timers_s[np.unique(picks)]
     timers_s = np.append(0.0, timers_s)
-    costs = [float(timer_total(gaps, timer, break_even_s)) for timer in timers_s]
-    return float(timers_s[int(np.argmin(costs))])
+    costs = [timer_total(gaps, timer_s, break_even_s) for timer_s in timers_s]
+    return float(timers_s[np.argmin(costs)])
 
 
 def hazard_timer(gaps: Gaps, break_even_s: float) -> float:
@@ -135,7 +126,7 @@ def policy_table(trace: BlockTrace, curve: Curve, break_even_s: float) -> list[d
     }
     rows = [
         ("no cache", None, float(gaps.uses)),
-        *((name, at, float(timer_total(gaps, at, break_even_s))) for name, at in timers_s.items()),
+        *((name, at, timer_total(gaps, at, break_even_s)) for name, at in timers_s.items()),
         ("best fixed capacity", fixed, at_fixed),
         ("foresight", None, foresight_total(gaps, break_even_s)),
     ]
@@ -159,11 +150,9 @@ def write_shares(trace: BlockTrace, curve: Curve, capacity_blocks: int) -> dict[
     limit. Hits are then those of a cache that never sees first uses.
     """
     again = np.isfinite(reuse_intervals(trace))
-    counts = np.add.reduceat(np.append(again, False), trace.offsets[:-1]) if trace.requests else []
-    counts = np.where(trace.blocks_per_request > 0, counts, 0)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(again)])[trace.offsets]
     repeated = replace(trace, offsets=offsets, blocks=trace.blocks[again], unit_tokens=None)
-    admitted = hit_curve(repeated, stack_distances(repeated))
+    admitted = hit_curve(repeated)
     share = repeated.references / max(trace.references, 1)
     hits = float(admitted.at(capacity_blocks)) * share
     plain = float(curve.at(capacity_blocks))

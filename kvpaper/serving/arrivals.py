@@ -5,16 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from kvpaper.errors import InputError
-from kvpaper.reuse.fleet import inferred_sessions
+from kvpaper.reuse.fleet import sessions_of
 from kvpaper.traces.block_trace import BlockTrace
 from kvpaper.traces.dense import dense_ids
 
 SHIFT_S = 60.0
-
-
-def sessions_of(trace: BlockTrace) -> np.ndarray:
-    """Session of every request: the log's where it names all, else by what each continues."""
-    return trace.session if bool((trace.session >= 0).all()) else inferred_sessions(trace)
 
 
 def spread(trace: BlockTrace, seed: int = 0) -> BlockTrace:

@@ -128,7 +128,7 @@ def read(trace: str | None, where: str):
         raise InputError(where, f"{trace}, which is not at hand", "it fetched: make traces")
     if not Path(path).exists():
         raise InputError(where, repr(trace), f"a path or one of {', '.join(fetch.TRACES)}")
-    return read_trace([path]).trace
+    return read_trace([path])
 
 
 def _cell(fleet, trace: str | None, scenario, seed: int) -> dict[str, Any]:

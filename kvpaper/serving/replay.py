@@ -6,8 +6,8 @@ import numba
 import numpy as np
 
 from kvpaper.errors import InputError
+from kvpaper.reuse.fleet import sessions_of
 from kvpaper.serving import engine, state
-from kvpaper.serving.arrivals import sessions_of
 from kvpaper.serving.fleet import FETCHES, Fleet, Pool
 from kvpaper.serving.heap import NODE, NONE
 from kvpaper.serving.steps import steps_by_batch, with_axes

@@ -75,6 +75,11 @@ class BlockTrace:
         return float(self.arrival_s[-1] - self.arrival_s[0]) if self.requests else 0.0
 
     @property
+    def names_sessions(self) -> bool:
+        """Whether the log names the session of every request."""
+        return bool((self.session >= 0).all())
+
+    @property
     def blocks_per_request(self) -> np.ndarray:
         return np.diff(self.offsets)
 
@@ -104,16 +109,9 @@ class BlockTrace:
         starts = self.offsets[:-1][requests]
         raw = self.blocks[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])]
         blocks, kept = dense_ids(raw)
-        return replace(
-            self,
-            arrival_s=self.arrival_s[requests],
-            input_tokens=self.input_tokens[requests],
-            output_tokens=self.output_tokens[requests],
-            session=self.session[requests],
-            offsets=offsets,
-            blocks=blocks,
-            unit_tokens=None if self.unit_tokens is None else self.unit_tokens[kept],
-        )
+        columns = {name: getattr(self, name)[requests] for name in _COLUMNS}
+        units = None if self.unit_tokens is None else self.unit_tokens[kept]
+        return replace(self, **columns, offsets=offsets, blocks=blocks, unit_tokens=units)
 
 
 def require_identity(block_tokens: int, where: str) -> None:

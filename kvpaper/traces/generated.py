@@ -34,17 +34,15 @@ def conversations(sessions: int = 400, seed: int = 0, duration_s: float = 3600.0
             blocks += [((100 + session) << 32) + (turn << 16) + place for place in range(added)]
             requests.append((arrival, session, tuple(blocks)))
             arrival += random.exponential(60.0)
-    requests.sort()
-    lengths = np.array([len(blocks) for _, _, blocks in requests])
-    ids, _ = dense_ids(np.concatenate([np.array(blocks, np.int64) for _, _, blocks in requests]))
-    arrivals = np.array([arrival for arrival, _, _ in requests])
+    arrivals, owners, blocks = zip(*sorted(requests), strict=True)
+    lengths = np.array([len(one) for one in blocks])
     return BlockTrace(
-        arrival_s=arrivals - arrivals[0],
+        arrival_s=np.array(arrivals) - arrivals[0],
         input_tokens=lengths * _BLOCK_TOKENS,
         output_tokens=np.full(len(requests), 300),
-        session=np.array([session for _, session, _ in requests], np.int32),
+        session=np.array(owners, np.int32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        blocks=ids,
+        blocks=dense_ids(np.concatenate(blocks))[0],
         block_tokens=_BLOCK_TOKENS,
     )
 

@@ -75,14 +75,6 @@ class Batch:
             self.counts.append(len(request.ids))
             self.ids.extend(request.ids)
 
-    def packed(self) -> "Batch":
-        """With ids as the narrowest array: what travels between processes."""
-        ids = np.frombuffer(self.ids, np.int64) if len(self.ids) else np.empty(0, np.int64)
-        if len(ids) and ids.min() >= -(2**31) and ids.max() < 2**31:
-            ids = ids.astype(np.int32)
-        self.ids = ids
-        return self
-
 
 def _scoped(requests: list[Request], place: str) -> list[Request]:
     """Requests of a row whose ids hold within it only, told apart from those of any other row."""
@@ -95,22 +87,19 @@ def _scoped(requests: list[Request], place: str) -> list[Request]:
     return scoped
 
 
-def expand(paths: Iterable[Path | str]) -> tuple[list[Path], set[Path]]:
-    """All files meant, folders opened; and those of them that a folder merely contains."""
-    files, found_in_folder = [], set()
+def expand(paths: Iterable[Path | str]) -> Iterator[tuple[Path, bool]]:
+    """All files meant, folders opened; and whether a folder merely contains it."""
     for path in map(Path, paths):
         if os.path.isdir(path):
             inside = sorted(_inside(path))
             if not inside:
                 raise InputError(str(path), "an empty folder", "trace files")
-            files += inside
-            found_in_folder.update(inside)
+            yield from ((file, True) for file in inside)
         elif os.path.isfile(path):
-            files.append(path)
+            yield path, False
         else:
             found = "no plain file" if os.path.exists(path) else "no such file"
             raise InputError(str(path), found, "a trace")
-    return files, found_in_folder
 
 
 def _inside(folder: Path) -> Iterator[Path]:
@@ -267,7 +256,11 @@ def parse(part: Part) -> Batch:
                 break
         else:
             batch.extend(requests, part)
-    return batch.packed()
+    ids = np.asarray(batch.ids)
+    # Between processes the narrowest array travels.
+    narrow = ids.min(initial=0) >= -(2**31) and ids.max(initial=0) < 2**31
+    batch.ids = ids.astype(np.int32) if narrow else ids
+    return batch
 
 
 def _told(error: Exception) -> tuple[str, str]:

@@ -179,7 +179,7 @@ def test_arrivals_only_are_refused_with_the_reason(tmp_path):
 
 def test_other_policies_where_the_library_is_there(log):
     pytest.importorskip("libcachesim")
-    trace = read_trace([log]).trace
+    trace = read_trace([log])
     rows = policies.policy_rates(trace, ["lru", "belady"], [10, 20])
     lru, best = rows[:2], rows[2:]
     for mine, theirs in zip(lru, best, strict=True):
@@ -187,7 +187,7 @@ def test_other_policies_where_the_library_is_there(log):
 
 
 def test_records_know_their_next_use(log):
-    trace = read_trace([log]).trace
+    trace = read_trace([log])
     made = policies.records(trace)
     assert made["block"][:2].tolist() == [1, 0]
     for i in (0, 1, 50, 599):
@@ -196,7 +196,7 @@ def test_records_know_their_next_use(log):
 
 
 def test_rows_carry_their_input_and_known_kinds(log):
-    rows = reuse_rows(read_trace([log]).trace, "mine", "abc", (50.0,), servers=(2,), windows=2)
+    rows = reuse_rows(read_trace([log]), "mine", "abc", (50.0,))
     assert {row["trace_sha256"] for row in rows} == {"abc"}
     assert {row["kind"] for row in rows} == {"simulated", "predicted"}
     wanted = {"hit_rate", "ceiling", "hull_hit_rate", "reuse_share", "pooled_gain", "regret"}

@@ -57,7 +57,7 @@ def test_a_closed_set_of_prefixes_needs_no_rule_for_prefixes(requests):
 def test_equals_direct_replay_at_thirty_capacities(name, components):
     if not (TRACES / name).exists():
         pytest.skip("trace not fetched")
-    trace = read_trace([TRACES / name], Options(components=components)).trace
+    trace = read_trace([TRACES / name], Options(components=components))
     distances = stack_distances(trace).expanded()
     for capacity in log_spaced(trace.unique_blocks, 30):
         assert ((distances < capacity) == replay(trace, int(capacity))).all()
@@ -78,7 +78,7 @@ def test_known_values_of_public_traces(name, requests, references, blocks, mean_
     path = TRACES / f"mooncake_{name}.jsonl"
     if not path.exists():
         pytest.skip("trace not fetched")
-    trace = read_trace([path]).trace
+    trace = read_trace([path])
     assert (trace.requests, trace.references, trace.unique_blocks) == (requests, references, blocks)
     assert int(trace.input_tokens.mean()) == mean_tokens
     curve = hit_curve(trace)
@@ -91,7 +91,7 @@ def test_every_rate_has_its_name_and_value():
     path = TRACES / "mooncake_conversation.jsonl"
     if not path.exists():
         pytest.skip("trace not fetched")
-    trace = read_trace([path]).trace
+    trace = read_trace([path])
     found = ceilings(trace, stack_distances(trace))
     assert {rate: round(value, 4) for rate, value in found.items()} == {
         "block": 0.3664,

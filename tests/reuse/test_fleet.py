@@ -1,5 +1,7 @@
 """Routing, splitting and drift, against the closed form and by hand."""
 
+from dataclasses import replace
+
 import numba
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ def conversation():
     path = TRACES / "mooncake_conversation.jsonl"
     if not path.exists():
         pytest.skip("trace not fetched")
-    return read_trace([path]).trace
+    return read_trace([path])
 
 
 def expected_random_hits(trace: BlockTrace, servers: int) -> tuple[float, float]:
@@ -98,9 +100,11 @@ def test_a_split_is_the_replay_of_its_servers():
 
 def test_sessions_are_told_by_what_they_continue():
     trace = block_trace([[0, 1], [0, 5, 6], [0, 1, 2], [0, 5, 6, 7], [0, 1, 2, 3, 4]])
-    assert fleet.inferred_sessions(trace).tolist() == [0, 1, 0, 1, 0]
-    assert fleet.turn_gaps(trace, fleet.inferred_sessions(trace)).tolist() == [2, 2, 2]
-    assert len(fleet.turn_gaps(trace)) == 0
+    assert fleet.sessions_of(trace).tolist() == [0, 1, 0, 1, 0]
+    assert fleet.turn_gaps(trace).tolist() == [2, 2, 2]
+    named = replace(trace, session=np.array([4, 2, 2, 2, 7], np.int32))
+    assert fleet.sessions_of(named).tolist() == [4, 2, 2, 2, 7]
+    assert fleet.turn_gaps(named).tolist() == [1, 1]
 
 
 def test_prefix_routing_follows_the_cache_and_load_routing_the_load():

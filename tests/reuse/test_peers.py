@@ -42,7 +42,7 @@ def test_hit_tokens_are_those_of_kvcache_simulator(tmp_path):
     from kvcache_sim.trace import parse_trace_file
 
     for path in logs(tmp_path):
-        trace = read_trace([path]).trace
+        trace = read_trace([path])
         # It counts the second half of the requests, once the cache is full before. A request that
         # is longer than the cache leaves its first blocks in ours, its last ones in theirs.
         half = trace.offsets[trace.requests // 2]
@@ -61,7 +61,7 @@ def test_hit_tokens_are_those_of_kvcache_simulator(tmp_path):
 def test_lru_of_libcachesim_differs_by_its_single_references_only(tmp_path):
     pytest.importorskip("libcachesim")
     for path in logs(tmp_path)[1:] or logs(tmp_path):
-        trace = read_trace([path]).trace
+        trace = read_trace([path])
         curve = hit_curve(trace)
         for row in policies.policy_rates(trace, ["lru"], [1000, 10_000]):
             assert abs(row["reference"] - curve.at(row["capacity_blocks"])) <= 0.002

@@ -9,7 +9,7 @@ from strategies import anything, block_trace
 from kvpaper.reuse.curve import hit_curve
 from kvpaper.reuse.sampling import sampled_curve
 from kvpaper.traces.block_trace import write_parquet
-from kvpaper.traces.load import Stream, read_trace
+from kvpaper.traces.load import Log, read_trace
 
 
 def chunks_of(trace):
@@ -32,7 +32,7 @@ def conversation():
     path = TRACES / "mooncake_conversation.jsonl"
     if not path.exists():
         pytest.skip("trace not fetched")
-    return read_trace([path]).trace
+    return read_trace([path])
 
 
 @pytest.mark.parametrize("every", [10, 100])
@@ -71,10 +71,10 @@ def test_pieces_and_moves_of_the_tables_change_nothing():
 def test_streams_of_files_and_of_parquet_agree(tmp_path):
     trace = conversation()
     write_parquet(trace, tmp_path / "t.parquet")
-    logs = Stream([TRACES / "mooncake_conversation.jsonl"])
-    saved = Stream([tmp_path / "t.parquet"])
+    logs = Log([TRACES / "mooncake_conversation.jsonl"])
+    saved = Log([tmp_path / "t.parquet"])
     from_logs, from_saved = (
-        sampled_curve(stream.chunks, 1, prefix=stream.prefix) for stream in (logs, saved)
+        sampled_curve(log.chunks, 1, prefix=log.prefix) for log in (logs, saved)
     )
     assert (from_logs.hits == from_saved.hits).all()
     assert logs.requests == saved.requests == trace.requests

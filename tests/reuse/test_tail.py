@@ -14,7 +14,7 @@ from kvpaper.traces.load import read_trace
 def fitted(name: str):
     if not (TRACES / name).exists():
         pytest.skip("trace not fetched")
-    trace = read_trace([TRACES / name]).trace
+    trace = read_trace([TRACES / name])
     distances = stack_distances(trace)
     curve = hit_curve(trace, distances)
     found = tail.fit_tail(trace, distances, curve)

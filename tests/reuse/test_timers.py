@@ -1,5 +1,7 @@
 """Timers against a replay of every block, and the bound that theory gives."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from at_hand import TRACES
@@ -36,21 +38,26 @@ unique_blocks = anything.map(lambda requests: [sorted(set(request)) for request 
 @given(unique_blocks, st.floats(0, 30), st.floats(0.5, 30))
 def test_timer_costs_what_a_replay_costs(requests, timer_s, break_even_s):
     gaps = timers.gaps_of(block_trace(requests))
-    found = float(timers.timer_total(gaps, timer_s, break_even_s))
+    found = timers.timer_total(gaps, timer_s, break_even_s)
     assert found == pytest.approx(by_hand(requests, timer_s, break_even_s))
+
+
+def unending(gaps: timers.Gaps) -> timers.Gaps:
+    """The same trace, whose end comes so late that every timer runs out before it."""
+    return replace(gaps, remaining_s=np.full(len(gaps.remaining_s), np.inf))
 
 
 def check_bounds(trace, break_even_s: float) -> None:
     gaps = timers.gaps_of(trace)
     foresight = timers.foresight_total(gaps, break_even_s)
-    for stop_at_end in (True, False):
-        rule = float(timers.timer_total(gaps, break_even_s, break_even_s, stop_at_end))
+    for rented in (gaps, unending(gaps)):
+        rule = timers.timer_total(rented, break_even_s, break_even_s)
         assert rule <= 2 * foresight * (1 + 1e-9)
     best = timers.best_timer(gaps, break_even_s)
-    least = float(timers.timer_total(gaps, best, break_even_s))
+    least = timers.timer_total(gaps, best, break_even_s)
     assert foresight - 1e-6 <= least <= gaps.uses + 1e-6
-    assert least <= float(timers.timer_total(gaps, timers.hazard_timer(gaps, break_even_s),
-                                             break_even_s)) + 1e-6  # fmt: skip
+    hazard = timers.hazard_timer(gaps, break_even_s)
+    assert least <= timers.timer_total(gaps, hazard, break_even_s) + 1e-6
 
 
 @settings(deadline=None)
@@ -63,7 +70,7 @@ def test_an_adversary_comes_close_to_the_bound():
     # Every block comes again just after the timer let it go.
     requests = [[i % 11] for i in range(1100)]
     gaps = timers.gaps_of(block_trace(requests))
-    rule = float(timers.timer_total(gaps, 10.9, 10.9, False))
+    rule = timers.timer_total(unending(gaps), 10.9, 10.9)
     ratio = rule / timers.foresight_total(gaps, 10.9)
     assert 1.95 < ratio <= 2
 
@@ -73,22 +80,22 @@ def test_an_adversary_comes_close_to_the_bound():
 def test_bounds_hold_on_real_traces(name, break_even_s):
     if not (TRACES / name).exists():
         pytest.skip("trace not fetched")
-    check_bounds(read_trace([TRACES / name]).trace, break_even_s)
+    check_bounds(read_trace([TRACES / name]), break_even_s)
 
 
 def test_conversation_table():
     path = TRACES / NAMES[0]
     if not path.exists():
         pytest.skip("trace not fetched")
-    trace = read_trace([path]).trace
+    trace = read_trace([path])
     table = timers.policy_table(trace, hit_curve(trace), 1146.0)
     costs = {row["policy"]: row["block_recomputes"] for row in table}
     assert costs["no cache"] == 288_500
     assert round(costs["break-even timer"], -3) == 351_000
     assert 255_000 < costs["best single timer"] < 259_000
     assert round(costs["foresight"], -3) == 201_000
-    unending = timers.timer_total(timers.gaps_of(trace), 1146.0, 1146.0, False)
-    assert round(float(unending), -3) == 386_000
+    rule = timers.timer_total(unending(timers.gaps_of(trace)), 1146.0, 1146.0)
+    assert round(rule, -3) == 386_000
     assert timers.horizon_warning(trace, 12 * 3600)
     assert timers.horizon_warning(trace, 1146.0) is None
 

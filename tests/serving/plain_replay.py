@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvpaper.reuse.fleet import inferred_sessions
+from kvpaper.reuse.fleet import sessions_of
 
 ARRIVAL, TIMER, UNIT, INSTANCE = range(4)
 
@@ -145,8 +145,7 @@ class Reference:
 
     def find_turns_and_places(self, trace, seed):
         random, fleet = np.random.default_rng(seed), self.fleet
-        named = (trace.session >= 0).all()
-        session = trace.session if named else inferred_sessions(trace)
+        session = sessions_of(trace)
         if fleet.router == "session" or (fleet.prefetch_lead_s or 0) > 0:
             for q in self.requests:
                 later = self.requests[q.number + 1 :]

@@ -8,7 +8,8 @@ from fleets import BLOCK, fleet, pool, trace
 
 from kvpaper.errors import InputError
 from kvpaper.reuse.curve import hit_curve
-from kvpaper.serving.arrivals import SHIFT_S, poisson, scaled, sessions_of, spread, strangers
+from kvpaper.reuse.fleet import sessions_of
+from kvpaper.serving.arrivals import SHIFT_S, poisson, scaled, spread, strangers
 from kvpaper.serving.replay import replay
 from kvpaper.traces.generated import conversations
 

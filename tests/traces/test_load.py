@@ -16,7 +16,7 @@ from kvpaper.errors import InputError
 from kvpaper.traces import lines as lines_module
 from kvpaper.traces import parse
 from kvpaper.traces.block_trace import read_parquet, require_identity, write_parquet
-from kvpaper.traces.load import read_trace
+from kvpaper.traces.load import Log, read_trace
 from kvpaper.traces.readers import Options
 
 GOOD = {"timestamp": 1000, "input_length": 600, "output_length": 5, "hash_ids": [7, 9]}
@@ -33,17 +33,22 @@ def written(tmp_path, content: str | bytes, name: str = "log.jsonl"):
     return path
 
 
+def read(*what, **how):
+    """A log that was read to its end, and its trace."""
+    log = Log(*what, **how)
+    return log, log.trace()
+
+
 def test_mooncake_in_order_dense_and_in_seconds(tmp_path):
     path = written(tmp_path, mooncake({"timestamp": 4000}, {"hash_ids": [7, 8]}, {}))
-    reading = read_trace([path])
-    trace = reading.trace
-    assert reading.formats == ("Mooncake",)
+    log, trace = read([path])
+    assert log.format.name == "Mooncake"
     assert trace.block_tokens == 512
     assert trace.arrival_s.tolist() == [0, 0, 3]
     assert trace.blocks.tolist() == [0, 1, 0, 2, 0, 2]
     assert trace.reference_tokens.tolist() == [512, 88] * 3
-    assert reading.skipped_lines == 0
-    assert "1 requests out of order" in reading.warnings[0]
+    assert log.skipped_lines == 0
+    assert "1 requests out of order" in log.warnings[0]
 
 
 @pytest.mark.parametrize("pack", ["gzip", "zstd"])
@@ -53,7 +58,7 @@ def test_compressed_files_read_like_plain_ones(tmp_path, pack):
         packed = gzip.compress(content)
     else:
         packed = pa.compress(content, "zstd", asbytes=True)
-    trace = read_trace([written(tmp_path, packed, "log.bin")]).trace
+    trace = read_trace([written(tmp_path, packed, "log.bin")])
     assert trace.blocks.tolist() == [0, 1, 0, 2]
 
 
@@ -62,22 +67,22 @@ def test_parts_of_a_file_give_the_whole(tmp_path, monkeypatch):
     path = written(tmp_path, content.replace("[50, 51]", "[50, x]"))
     whole = read_trace([path], processes=1)
     monkeypatch.setattr(parse, "PART_BYTES", 333)
-    parts = read_trace([path], processes=1)
-    assert (parts.trace.blocks == whole.trace.blocks).all()
-    assert (parts.trace.arrival_s == whole.trace.arrival_s).all()
-    assert [damage.line for damage in parts.damages] == [51]
+    log, trace = read([path], processes=1)
+    assert (trace.blocks == whole.blocks).all()
+    assert (trace.arrival_s == whole.arrival_s).all()
+    assert [damage.line for damage in log.damages] == [51]
 
 
 def test_processes_and_dask_give_the_same_trace(tmp_path):
     for number in range(4):
         content = mooncake(*({"timestamp": number, "hash_ids": [i, number]} for i in range(50)))
         written(tmp_path, content, f"{number}.jsonl")
-    alone = read_trace([tmp_path], processes=1).trace
+    alone = read_trace([tmp_path], processes=1)
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     ) as cluster:
-        shared = read_trace([tmp_path], dask=cluster.scheduler_address).trace
+        _, shared = read([tmp_path], dask=cluster.scheduler_address)
     assert (shared.blocks == alone.blocks).all()
     assert (shared.arrival_s == alone.arrival_s).all()
 
@@ -90,7 +95,7 @@ def test_bailian_follows_chats(tmp_path):
     ]
     more = {"input_length": 40, "output_length": 4, "type": "text", "turn": 1}
     path = written(tmp_path, "\n".join(json.dumps(row | more) for row in rows))
-    trace = read_trace([path]).trace
+    trace = read_trace([path])
     assert (trace.block_tokens, trace.session.tolist()) == (16, [0, 0, 1])
     assert trace.arrival_s.tolist() == [0, 2, 3]
 
@@ -112,14 +117,14 @@ def session(identifier: str, scope: str = "local") -> dict:
 def test_sessions_with_local_ids_share_nothing(tmp_path):
     written(tmp_path, json.dumps(session("a"), indent=1), "a.json")
     written(tmp_path, json.dumps(session("b")), "b.json")
-    trace = read_trace([tmp_path]).trace
+    trace = read_trace([tmp_path])
     assert (trace.requests, trace.references, trace.unique_blocks) == (4, 10, 6)
     assert trace.block_tokens == 64
     assert sorted(trace.session.tolist()) == [0, 0, 1, 1]
     written(tmp_path, json.dumps(session("b")), "c.json")
-    again = read_trace([tmp_path])
-    assert again.trace.unique_blocks == 9
-    assert "repeat an id" in again.warnings[0]
+    log, again = read([tmp_path])
+    assert again.unique_blocks == 9
+    assert "repeat an id" in log.warnings[0]
 
 
 def test_ragpulse_by_component_and_as_prefix(tmp_path):
@@ -133,11 +138,11 @@ def test_ragpulse_by_component_and_as_prefix(tmp_path):
     sizes = {1: ("sys_prompt_id", 10), 5: ("passage_id", 20), 6: ("passage_id", 25)}
     table = [json.dumps({key: item, "token_length": n}) for item, (key, n) in sizes.items()]
     written(tmp_path, "\n".join(table), "1.jsonl")
-    reading = read_trace([tmp_path])
-    assert reading.trace.blocks.tolist() == [0, 1, 2, 3, 0, 2, 1, 3]
-    assert reading.trace.reference_tokens[:3].tolist() == [10, 20, 25]
-    assert "1 items without a known length" in reading.warnings[0]
-    prefix = read_trace([tmp_path], Options(components="prefix")).trace
+    log, trace = read([tmp_path])
+    assert trace.blocks.tolist() == [0, 1, 2, 3, 0, 2, 1, 3]
+    assert trace.reference_tokens[:3].tolist() == [10, 20, 25]
+    assert "1 items without a known length" in log.warnings[0]
+    prefix = read_trace([tmp_path], Options(components="prefix"))
     assert prefix.blocks.tolist() == [0, 1, 2, 3, 0, 4, 5, 6]
     assert prefix.reference_tokens.tolist()[4:7] == [10, 25, 20]
 
@@ -149,7 +154,7 @@ def test_prompt_text_is_hashed_with_its_parent(tmp_path):
         {"timestamp": 3_000_000, "input": word * 40 + "more"},
         {"timestamp": 4_000_000, "input": "other " + word * 40},
     ]
-    trace = read_trace([written(tmp_path, "\n".join(map(json.dumps, rows)))]).trace
+    trace = read_trace([written(tmp_path, "\n".join(map(json.dumps, rows)))])
     first, second, third = (
         trace.blocks[trace.offsets[i] : trace.offsets[i + 1]].tolist() for i in range(3)
     )
@@ -159,7 +164,7 @@ def test_prompt_text_is_hashed_with_its_parent(tmp_path):
     assert trace.input_tokens[0] == 41  # forty words and the blank at the end
     chat = {"messages": [{"role": "user", "content": [{"type": "text", "text": word * 40}]}]}
     rows = [{"created": 5, **chat}, {"created": 6, "request": chat}]
-    chats = read_trace([written(tmp_path, "\n".join(map(json.dumps, rows)))]).trace
+    chats = read_trace([written(tmp_path, "\n".join(map(json.dumps, rows)))])
     assert chats.unique_blocks == chats.references // 2
 
 
@@ -179,18 +184,18 @@ def test_prompt_text_is_hashed_with_its_parent(tmp_path):
 def test_damaged_prompts_are_damage(tmp_path, row):
     good = {"created": 5, "prompt": "x"}
     path = written(tmp_path, "\n".join(map(json.dumps, [good, row])))
-    reading = read_trace([path])
-    assert (reading.trace.requests, reading.skipped_lines) == (1, 1)
+    log, trace = read([path])
+    assert (trace.requests, log.skipped_lines) == (1, 1)
 
 
 def test_times_in_another_unit_are_asked_about(tmp_path):
     rows = [{"prompt": "the same", "timestamp": 1_760_000_000 + i} for i in range(20)]
-    log = written(tmp_path, "\n".join(map(json.dumps, rows)))
-    assert "20 requests in 1.9e-05 s" in read_trace([log]).warnings[0]
+    log, _ = read([written(tmp_path, "\n".join(map(json.dumps, rows)))])
+    assert "20 requests in 1.9e-05 s" in log.warnings[0]
     del rows[0]["timestamp"]
-    log = written(tmp_path, "\n".join(map(json.dumps, rows)))
+    path = written(tmp_path, "\n".join(map(json.dumps, rows)))
     with pytest.raises(InputError, match="neither timestamp nor created"):
-        read_trace([log], strict=True)
+        read([path], strict=True)
 
 
 def test_azure_knows_arrivals_only_and_says_so(tmp_path):
@@ -199,7 +204,7 @@ def test_azure_knows_arrivals_only_and_says_so(tmp_path):
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         "2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.9799600,3180,8\n",
     )
-    trace = read_trace([path], Options(block_tokens=16)).trace
+    trace = read_trace([path], Options(block_tokens=16))
     assert trace.input_tokens.tolist() == [4808, 3180]
     assert trace.arrival_s.tolist() == pytest.approx([0, 1])
     with pytest.raises(InputError, match="arrivals and lengths only"):
@@ -218,16 +223,16 @@ def test_named_columns(tmp_path, container):
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         path.write_text("\n".join(map(json.dumps, rows)))
     named = {"arrival_ms": "when", "input_tokens": "length", "blocks": "ids"}
-    trace = read_trace([path], Options(columns=named)).trace
+    trace = read_trace([path], Options(columns=named))
     assert trace.arrival_s.tolist() == pytest.approx([0, 0.003])
     assert trace.blocks.tolist() == [0, 1, 0, 2]
 
 
 def test_parquet_keeps_everything(tmp_path):
     path = written(tmp_path, mooncake({}, {"hash_ids": [1, 2]}, {"session_id": "a"}))
-    trace = read_trace([path]).trace
+    trace = read_trace([path])
     write_parquet(trace, tmp_path / "t.parquet")
-    again = read_trace([tmp_path / "t.parquet"]).trace
+    again = read_trace([tmp_path / "t.parquet"])
     for name in ("arrival_s", "input_tokens", "output_tokens", "session", "offsets", "blocks"):
         assert (getattr(again, name) == getattr(trace, name)).all()
     assert again.block_tokens == 512
@@ -268,7 +273,7 @@ def tampered(path, changes):
 
 @pytest.mark.parametrize("changes", TAMPERED.values(), ids=TAMPERED)
 def test_a_tampered_block_trace_is_refused_before_it_is_indexed_by(tmp_path, changes):
-    trace = read_trace([written(tmp_path, mooncake({}))]).trace
+    trace = read_trace([written(tmp_path, mooncake({}))])
     write_parquet(trace, tmp_path / "t.parquet")
     tampered(tmp_path / "t.parquet", changes)
     with pytest.raises(InputError, match=r"t\.parquet: found "):
@@ -279,7 +284,7 @@ def test_a_tampered_block_trace_is_refused_before_it_is_indexed_by(tmp_path, cha
     "metadata", [{b"block_tokens": b"x"}, {b"unit_tokens": b"123"}, {b"unit_tokens": bytes(4)}]
 )
 def test_a_tampered_header_is_refused(tmp_path, metadata):
-    trace = read_trace([written(tmp_path, mooncake({}))]).trace
+    trace = read_trace([written(tmp_path, mooncake({}))])
     write_parquet(trace, tmp_path / "t.parquet")
     table = pq.read_table(tmp_path / "t.parquet")
     pq.write_table(table.replace_schema_metadata(table.schema.metadata | metadata), tmp_path / "x")
@@ -288,7 +293,7 @@ def test_a_tampered_header_is_refused(tmp_path, metadata):
 
 
 def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path):
-    trace = read_trace([written(tmp_path, mooncake({}))]).trace
+    trace = read_trace([written(tmp_path, mooncake({}))])
     for path in (tmp_path / "none" / "t.parquet", tmp_path):
         with pytest.raises(InputError, match="a file to write"):
             write_parquet(trace, path)
@@ -297,7 +302,7 @@ def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path):
 
 def test_a_selection_numbers_its_blocks_anew(tmp_path):
     rows = [{"timestamp": i, "hash_ids": [i, 50, i]} for i in range(5)]
-    trace = read_trace([written(tmp_path, mooncake(*rows))]).trace
+    trace = read_trace([written(tmp_path, mooncake(*rows))])
     assert trace.select(np.array([2, 3])).blocks.tolist() == [0, 1, 0, 2, 1, 2]
 
 
@@ -314,9 +319,9 @@ ODD_BUT_GOOD = {
 
 @pytest.mark.parametrize("content", ODD_BUT_GOOD.values(), ids=ODD_BUT_GOOD)
 def test_odd_is_not_damaged(tmp_path, content):
-    reading = read_trace([written(tmp_path, content)], strict=True)
-    assert reading.skipped_lines == 0
-    assert reading.trace.requests >= 1
+    log, trace = read([written(tmp_path, content)], strict=True)
+    assert log.skipped_lines == 0
+    assert trace.requests >= 1
 
 
 DAMAGED = {
@@ -349,11 +354,11 @@ DAMAGED = {
 def test_damage_is_counted_with_its_line_and_strict_fails(tmp_path, bad):
     bad = bad if isinstance(bad, bytes) else bad.encode()
     path = written(tmp_path, mooncake({}).encode() + b"\n" + bad + mooncake({}).encode())
-    reading = read_trace([path])
-    assert (reading.trace.requests, reading.skipped_lines) == (2, 1)
-    assert (reading.damages[0].path, reading.damages[0].line) == (str(path), 3)
+    log, trace = read([path])
+    assert (trace.requests, log.skipped_lines) == (2, 1)
+    assert (log.damages[0].path, log.damages[0].line) == (str(path), 3)
     with pytest.raises(InputError, match=r"log\.jsonl:3: found .*, expected "):
-        read_trace([path], strict=True)
+        read([path], strict=True)
 
 
 @pytest.mark.parametrize(
@@ -386,12 +391,12 @@ def test_what_is_no_plain_file_is_refused(tmp_path):
     (tmp_path / "self").symlink_to(tmp_path)
     (tmp_path / "self.jsonl").symlink_to("self.jsonl")
     written(tmp_path, mooncake({}))
-    assert read_trace([tmp_path], strict=True).trace.requests == 1
+    assert read([tmp_path], strict=True)[1].requests == 1
 
 
 def test_a_document_with_a_byte_order_mark_is_read(tmp_path):
     content = "\ufeff" + json.dumps(session("a"), indent=1)
-    assert read_trace([written(tmp_path, content)]).trace.requests == 2
+    assert read_trace([written(tmp_path, content)]).requests == 2
 
 
 STARTS = [
@@ -418,7 +423,7 @@ def test_whatever_the_bytes_it_is_a_trace_or_one_clear_line(tmp_path, start, cha
         content[place : place + len(put)] = put
     path = written(tmp_path, bytes(content))
     try:
-        trace = read_trace([path]).trace
+        trace = read_trace([path])
     except InputError as error:
         message = str(error)
     else:
@@ -440,11 +445,11 @@ def test_folders(tmp_path):
         read_trace([tmp_path])
     written(tmp_path, mooncake({}), "a.jsonl")
     written(tmp_path, "A word on the data.\n", "README.md")
-    reading = read_trace([tmp_path])
-    assert reading.trace.requests == 1
-    assert "README.md" in reading.warnings[0]
+    log, trace = read([tmp_path])
+    assert trace.requests == 1
+    assert "README.md" in log.warnings[0]
     with pytest.raises(InputError, match=r"README\.md"):
-        read_trace([tmp_path], strict=True)
+        read([tmp_path], strict=True)
     with pytest.raises(InputError, match="no such file"):
         read_trace([tmp_path / "none"])
 
@@ -458,9 +463,9 @@ def test_two_formats_are_no_trace(tmp_path):
 
 def test_truncated_gzip_keeps_what_can_be_read(tmp_path):
     packed = gzip.compress(mooncake(*({"hash_ids": [i]} for i in range(5000))).encode())
-    reading = read_trace([written(tmp_path, packed[: len(packed) // 2], "log.gz")])
-    assert reading.trace.requests > 100
-    assert "breaks off" in reading.damages[-1].found
+    log, trace = read([written(tmp_path, packed[: len(packed) // 2], "log.gz")])
+    assert trace.requests > 100
+    assert "breaks off" in log.damages[-1].found
 
 
 def test_an_endless_line_takes_bounded_memory(tmp_path, monkeypatch):
@@ -471,8 +476,8 @@ def test_an_endless_line_takes_bounded_memory(tmp_path, monkeypatch):
         file.seek(2**28, 1)  # a sparse file: a quarter of a GiB of zeros without a newline
         file.write(b"\n" + mooncake({}).encode())
     tracemalloc.start()
-    reading = read_trace([path], processes=1)
+    log, trace = read([path], processes=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (reading.trace.requests, reading.damages[0].line) == (2, 2)
+    assert (trace.requests, log.damages[0].line) == (2, 2)
     assert peak < 2**25
