@@ -340,7 +340,9 @@ def _verdict(rows: pd.DataFrame) -> Iterator[str]:
     if len(small := deaths[deaths.cap == "too small"]):
         yield (
             f"A cap that is too small died at start {counted(len(small), 'time')}, "
-            f"{small.message.str.contains('core proc').sum()} with the paper's message; the "
+            f"{(small.connector == 'none').sum()} without the connector, "
+            f"{small.message.str.contains('core proc').sum()} with the paper's message, "
+            f"{small.message.str.endswith('{}').sum()} with its empty list of processes; the "
             f"cause, {listed(sorted(set(small.cause)))}, was written by "
             f"{listed(sorted(set(small.process)))}."
         )

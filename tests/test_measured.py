@@ -1,5 +1,7 @@
 """Records to rows: the fit on data whose latency and rate are known, and what is held apart."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -169,6 +171,15 @@ def test_a_death_tells_what_was_seen_and_what_was_the_cause(two_by_two):
     assert (died["process"], died["cause"]) == ("EngineCore", "kv_cache_too_small")
 
 
+def test_a_message_that_names_a_process_is_not_counted_as_empty(two_by_two):
+    dead = copy.deepcopy(two_by_two[-1])
+    dead["parameters"]["connector"] = "lmcache"
+    dead["cause"]["ruled_out"][1]["text"] = "Failed core proc(s): {'EngineCore': 1}"
+    found = [*two_by_two, dead]
+    said = answers.measured(found, [], results.table(measured.everything(found)))
+    assert "2 times, 1 without the connector, 2 with the paper's message, 1 with its empty" in said
+
+
 def test_a_conflict_of_cap_and_connector_would_be_told(two_by_two):
     dead = cell("fits", "lmcache", {}, {}, outcome="failed", cause=two_by_two[-1]["cause"])
     found = [*two_by_two, dead]
@@ -278,7 +289,8 @@ def test_the_answer_follows_from_the_rows(two_by_two):
     assert "- Of 1,024 tokens of canary" in said
     assert "the cap alone still had 0 (1 run) and cap and LMCache still had 1,023 (1 run)" in said
     assert "is not borne out: 1 of 1 start with both lived" in said
-    assert "died at start 1 time, 1 with the paper's message" in said
+    assert "died at start 1 time, 1 without the connector, 1 with the paper's message" in said
+    assert "1 with its empty list of processes; the cause, kv_cache_too_small" in said
     assert "EngineCore" in said
     assert "same prompt, 1e-06 at most (3 runs)" in said
     assert "spoiled cache, 0.5 at least (1 run)" in said
