@@ -18,14 +18,14 @@ from kvpaper.lab import weights
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
-# Of log-probabilities in float32: rounding gives 1e-6, one other token among 1,024 about 1e-3.
-TOLERANCE = 1e-4
 # A machine is quiet while others use less than this share of its cores.
 QUIET_SHARE = 0.1
 LOADS = ("quiet", "unknown", "shared")
 _MOVED = "vllm:nixl_bytes_transferred_sum"
 _HITS = "vllm:external_prefix_cache_hits_total"
+_RUN = ("machine", "instrument", "run", "busy_cores_of_others", "load")
 _TIER = ("machine", "tier", "way", "shape", "to")
+_FITTED = ("latency_s", "bytes_per_s")
 _COMPARED = {"one token differs": "one token differs", "spoiled disk": "spoiled cache"}
 
 
@@ -51,14 +51,16 @@ def runs(
     count: Counter[str] = Counter()
     for record in sorted(records, key=lambda record: record["started_at"]):
         if record["instrument"] == instrument and record["outcome"] == outcome:
-            told, at = record["machine"], machine(record)
-            count[at] += 1
-            busy = told.get("busy_cores_of_others")
-            load = "unknown"
-            if busy is not None:
-                load = "quiet" if busy < QUIET_SHARE * told["cores"] else "shared"
-            where = {"machine": at, "instrument": instrument, "run": count[at]}
-            yield record, {**where, "busy_cores_of_others": busy, "load": load}
+            at = {"machine": machine(record), "instrument": instrument}
+            count[at["machine"]] += 1
+            yield record, {**at, "run": count[at["machine"]], **_load(record)}
+
+
+def _load(record: Record) -> Row:
+    busy, load = record["machine"].get("busy_cores_of_others"), "unknown"
+    if busy is not None:
+        load = "quiet" if busy < QUIET_SHARE * record["machine"]["cores"] else "shared"
+    return {"busy_cores_of_others": busy, "load": load}
 
 
 def over_runs(rows: Iterable[Row], names: Sequence[str]) -> list[Row]:
@@ -78,27 +80,24 @@ def over_runs(rows: Iterable[Row], names: Sequence[str]) -> list[Row]:
 
 def overview(records: Iterable[Record]) -> list[Row]:
     """Every record: what it is of, how it ended, how long it took, how busy others were."""
-    records, rows = list(records), []
-    for instrument in sorted({record["instrument"] for record in records}):
-        for outcome in ("completed", "failed", "timed out", "interrupted"):
-            for record, at in runs(records, instrument, outcome):
-                asked = record["parameters"]
-                of = [_model(record)] if "engine" in asked else []
-                of += [f"{name} {asked[name]}" for name in ("cap", "connector") if name in asked]
-                rows.append(
-                    {
-                        "kind": "measured",
-                        "machine": at["machine"],
-                        "started": record["started_at"][:16].replace("T", " "),
-                        "instrument": instrument,
-                        "of": ", ".join(of),
-                        "outcome": outcome,
-                        "duration_s": record["duration_s"],
-                        "busy_cores_of_others": at["busy_cores_of_others"],
-                        "load": at["load"],
-                    }
-                )
-    return sorted(rows, key=lambda row: row["started"])
+    rows = []
+    for record in sorted(records, key=lambda record: record["started_at"]):
+        asked = record["parameters"]
+        of = [_model(record)] if "engine" in asked else []
+        of += [f"{name} {asked[name]}" for name in ("cap", "connector") if name in asked]
+        rows.append(
+            {
+                "kind": "measured",
+                "machine": machine(record),
+                "started": record["started_at"][:16].replace("T", " "),
+                "instrument": record["instrument"],
+                "of": ", ".join(of),
+                "outcome": record["outcome"],
+                "duration_s": record["duration_s"],
+                **_load(record),
+            }
+        )
+    return rows
 
 
 def two_by_two(records: Iterable[Record]) -> list[Row]:
@@ -164,18 +163,13 @@ def fit_fetch_time(moved_bytes: Sequence[float], times_s: Sequence[float]) -> di
 def everything(records: Iterable[Record]) -> list[Row]:
     """All rows that the records give."""
     records = list(records)
-    parts = (tiers, fits, levels, cells, deaths, agreement, splits, transfers, moved)
-    parts += (loops, ratios)
+    parts = (tiers, fits, levels, cells, deaths, agreement, splits, transfers, moved, loops, ratios)
     return [row for part in parts for row in part(records)]
 
 
 def tiers(records: Iterable[Record]) -> list[Row]:
     """Fetch and store times by tier and length: medians with quartiles."""
-    return [
-        {**_spread(row), **at, **_coordinates(row)}
-        for record, at in runs(records, "tiers")
-        for row in record["rows"]
-    ]
+    return _points(records, "tiers", "fetch_time_s", "store_time_s")
 
 
 def fits(records: Iterable[Record]) -> list[Row]:
@@ -186,7 +180,7 @@ def fits(records: Iterable[Record]) -> list[Row]:
         if len(part) < 4:
             continue
         fit = _fit(part)
-        for name in ("latency_s", "bytes_per_s"):
+        for name in _FITTED:
             ends = {"low": fit[f"{name}_low"], "high": fit[f"{name}_high"]}
             rows.append(_row(f"fitted_{name}", fit[name], **ends, **at))
         rows.append(_row("fit_residual", fit["residual"], **at))
@@ -199,12 +193,7 @@ def levels(records: Iterable[Record]) -> list[Row]:
     With a connector the level ``engine`` has its last block from there, without it is called
     ``engine alone``.
     """
-    rows = [
-        {**_spread(row), **at, **_coordinates(row), **_served(record)}
-        for record, at in runs(records, "canary")
-        for row in record["rows"]
-        if row["quantity"] in ("ttft_s", "cached_tokens") and "level" in row
-    ]
+    rows = _points(records, "canary", "ttft_s", "cached_tokens")
     for row in rows:
         if row["level"] == "engine" and row["connector"] == "none":
             row["level"] = "engine alone"
@@ -270,12 +259,7 @@ def agreement(records: Iterable[Record]) -> list[Row]:
 
 def splits(records: Iterable[Record]) -> list[Row]:
     """Time to first token on one engine and on two, by prompt length."""
-    return [
-        {**_spread(row), **at, **_coordinates(row), **_served(record)}
-        for record, at in runs(records, "disagg")
-        for row in record["rows"]
-        if row.get("part") == "proof" and row["quantity"] == "ttft_s"
-    ]
+    return _points(records, "disagg", "ttft_s", part="proof")
 
 
 def transfers(records: Iterable[Record]) -> list[Row]:
@@ -288,20 +272,19 @@ def transfers(records: Iterable[Record]) -> list[Row]:
     for record, at in runs(records, "disagg"):
         served = _served(record)
         came = [row.get("prompt_tokens") for row in record["rows"] if row.get("name") == _HITS]
-        found = {
+        values_s = {
             (row["quantity"], row["prompt_tokens"]): np.asarray(row["values"])
             for row in record["rows"]
             if row.get("part") == "proof" and row.get("split") == "two engines"
         }
-        step_s = [row["value"] for row in _steps(record) if row["batch"] == 1]
-        for quantity, tokens in found:
-            if quantity == "prefill_s" and step_s and tokens in came:
-                times = found["ttft_s", tokens] - found["prefill_s", tokens] - np.median(step_s)
-                of = {"split": "transfer", "prompt_tokens": tokens}
-                if "token_bytes" in served:
-                    of["bytes"] = tokens * served["token_bytes"]
-                spread = _spread({"quantity": "transfer_time_s", "values": times})
-                rows.append({**spread, **at, **served, **of})
+        steps = _points([record], "disagg", "tpot_s", part="calibration", batch=1)
+        for tokens in [of for quantity, of in values_s if quantity == "prefill_s" and of in came]:
+            step_s = np.median([row["value"] for row in steps])
+            times_s = values_s["ttft_s", tokens] - values_s["prefill_s", tokens] - step_s
+            of = {"split": "transfer", "prompt_tokens": tokens}
+            if "token_bytes" in served:
+                of["bytes"] = tokens * served["token_bytes"]
+            rows.append({**_spread("transfer_time_s", times_s), **at, **served, **of})
     return rows
 
 
@@ -326,13 +309,8 @@ def loops(records: Iterable[Record]) -> list[Row]:
     """What the requests of an open loop saw: first token, token after token, cached share."""
     rows = []
     for record, at in runs(records, "disagg"):
-        played: dict[str, dict[str, np.ndarray]] = {}
-        for row in record["rows"]:
-            if row.get("part") == "comparison" and row["quantity"] != "counter":
-                name = f"{row['pattern']}, {len(row['values'])} requests at {row['rate_per_s']:g}/s"
-                name += f", seed {row['seed']}"
-                played.setdefault(name, {})[row["quantity"]] = np.asarray(row["values"])
-        for name, told in played.items():
+        for (pattern, rate_per_s, seed), told in played(record).items():
+            name = f"{pattern}, {len(told['ttft_s'])} requests at {rate_per_s:g}/s, seed {seed}"
             of = {**at, **_served(record), "loop": name}
             tpot_s = (told["latency_s"] - told["ttft_s"]) / (told["output_tokens"] - 1)
             cached = told.get("prefill_cached_tokens", told["cached_tokens"])
@@ -344,6 +322,16 @@ def loops(records: Iterable[Record]) -> list[Row]:
                 _row("cached_share", share, shown="cached share", **of),
             ]
     return rows
+
+
+def played(record: Record) -> dict[tuple[str, float, int], dict[str, np.ndarray]]:
+    """Open loops of a record by pattern, rate and seed: values of each request by quantity."""
+    found: dict[tuple[str, float, int], dict[str, np.ndarray]] = {}
+    for row in record["rows"]:
+        if row.get("part") == "comparison" and row["quantity"] != "counter":
+            told = found.setdefault((row["pattern"], row["rate_per_s"], row["seed"]), {})
+            told[row["quantity"]] = np.asarray(row["values"])
+    return found
 
 
 def ratios(records: Iterable[Record]) -> list[Row]:
@@ -370,42 +358,34 @@ def _first_token_ratios(records: list[Record]) -> Iterator[Row]:
 
     Only where both hits leave as much to compute: an engine caches whole blocks, LMCache chunks.
     """
-    fitted = {
-        (row["machine"], row["quantity"]): row["value"]
-        for row in over_runs(fits(records), ("machine", "tier", "shape"))
-        if row["tier"] == "LMCache DRAM" and row["shape"] == "canary"
-    }
-    names = ("machine", "run", "model", "prompt_tokens")
-    for key, part in _grouped(levels(records), names):
+    fitted: dict[str, Row] = {}
+    for row in over_runs(fits(records), ("machine", "tier", "shape")):
+        if row["tier"] == "LMCache DRAM" and row["shape"] == "canary":
+            fitted.setdefault(row["machine"], {})[row["quantity"]] = row["value"]
+    hits = (row for row in levels(records) if row["machine"] in fitted and "token_bytes" in row)
+    hits = (row for row in hits if row["level"] in ("engine", "connector"))
+    for at, part in _grouped(hits, ("machine", "run", "model", "prompt_tokens")):
         told = {(row["level"], row["quantity"]): row for row in part}
-        engine, behind = (told.get((name, "ttft_s")) for name in ("engine", "connector"))
-        cached, same = (
-            told.get((name, "cached_tokens"), {}).get("value") for name in ("connector", "engine")
-        )
-        rate, latency = (
-            fitted.get((key["machine"], f"fitted_{name}")) for name in ("bytes_per_s", "latency_s")
-        )
-        if engine and behind and cached == same and rate and "token_bytes" in engine:
-            fetch_s = recovery.fetch_time(cached * engine["token_bytes"], rate, latency)
+        engine, behind = (told[level, "ttft_s"] for level in ("engine", "connector"))
+        same, cached = (told[level, "cached_tokens"]["value"] for level in ("engine", "connector"))
+        if cached == same:
+            latency_s, rate = (fitted[at["machine"]][f"fitted_{of}"] for of in _FITTED)
+            fetch_s = recovery.fetch_time(cached * engine["token_bytes"], rate, latency_s)
             predicted = slack.ttft(0.0, fetch_s, engine["value"], 0.0)
-            on, tokens = f"{key['model']}, hit in LMCache's DRAM", key["prompt_tokens"]
-            yield _ratio("ttft", on, behind, predicted, tokens=tokens)
+            on = f"{at['model']}, hit in LMCache's DRAM"
+            yield _ratio("ttft", on, behind, predicted, tokens=at["prompt_tokens"])
 
 
 def _recompute_ratios(records: list[Record]) -> Iterator[Row]:
     """Of a prefill: all lengths by the compute rate that another run reached at its longest."""
     cold = [
-        {**row, "prefix_tokens": 0}
-        for row in levels(records)
-        if row["level"] == "recompute" and row["quantity"] == "ttft_s"
+        row | {"prefix_tokens": row.get("prefix_tokens", 0)}
+        for row in [
+            *_points(records, "canary", "ttft_s", level="recompute"),
+            *_points(records, "disagg", "ttft_s", part="calibration"),
+        ]
+        if row["model"] in weights.SHAPES and "split" not in row
     ]
-    cold += [
-        {**_spread(row), **at, **_coordinates(row), **_served(record)}
-        for record, at in runs(records, "disagg")
-        for row in record["rows"]
-        if row["quantity"] == "ttft_s" and "prefix_tokens" in row and "split" not in row
-    ]
-    cold = [row for row in cold if row["model"] in weights.SHAPES]
     for row, others in _with_other_runs(cold, ("machine", "instrument", "model", "connector")):
         longest = max(others, key=lambda other: other["prompt_tokens"] - other["prefix_tokens"])
         predicted = _prefill_flops(row) / (_prefill_flops(longest) / longest["value"])
@@ -442,12 +422,8 @@ def _transfer_ratios(records: list[Record]) -> Iterator[Row]:
 
 def _decode_ratios(records: list[Record]) -> Iterator[Row]:
     """Of a decode step: all batches by the rate at which another run read for a batch of one."""
-    steps = [
-        {**row, **at, **_served(record)}
-        for record, at in runs(records, "disagg")
-        for row in _steps(record)
-        if _model(record) in weights.SHAPES
-    ]
+    steps = _points(records, "disagg", "tpot_s", part="calibration")
+    steps = [row for row in steps if row["model"] in weights.SHAPES]
     for row, others in _with_other_runs(steps, ("machine", "model", "connector", "context_tokens")):
         alone = [other for other in others if other["batch"] == 1]
         if alone and row["batch"] > 1:
@@ -468,41 +444,44 @@ def _step_time(row: Row, read_bytes_per_s: float) -> float:
 
 def _size_ratios(records: list[Record]) -> Iterator[Row]:
     """Of the bytes that came from the other engine or from a disk: those of the prompts sent."""
-    for instrument in ("canary", "disagg"):
-        for record, at in runs(records, instrument):
-            served = _served(record)
-            for row in record["rows"] if "token_bytes" in served else ():
-                tokens = row.get("prompt_tokens", 0) * row.get("requests", 1)
-                if row["quantity"] == "read_bytes" and row["level"] == "disk":
-                    on = "LMCache's disk"
-                elif row.get("name") == _MOVED and row.get("part") == "proof":
-                    on = served["connector"]
-                else:
-                    continue
-                told = _row("bytes", np.median(row["values"]), **at)
-                predicted = tokens * served["token_bytes"]
-                at_length = {"tokens": row["prompt_tokens"]}
-                yield _ratio("kv_bytes_per_token", on, told, predicted, **at_length)
+    came = _points(records, "canary", "read_bytes", level="disk")
+    came += _points(records, "disagg", "counter", part="proof", name=_MOVED)
+    for row in came:
+        if "token_bytes" in row:
+            on = row["connector"] if row["instrument"] == "disagg" else "LMCache's disk"
+            tokens = row["prompt_tokens"]
+            predicted = tokens * row.get("requests", 1) * row["token_bytes"]
+            yield _ratio("kv_bytes_per_token", on, row, predicted, tokens=tokens)
 
 
 def _ratio(formula: str, on: str, row: Row, predicted: float, **at: Any) -> Row:
-    names = ("machine", "instrument", "run", "busy_cores_of_others", "load")
-    of = {name: row[name] for name in names}
-    return _row("ratio", row["value"] / predicted, formula=formula, on=on, **at, **of)
+    at |= {name: row[name] for name in _RUN}
+    return _row("ratio", row["value"] / predicted, formula=formula, on=on, **at)
 
 
 def _row(quantity: str, value: float, **at: Any) -> Row:
     return {"quantity": quantity, "kind": "measured", "value": float(value), **at}
 
 
-def _spread(row: Mapping[str, Any]) -> Row:
-    low, middle, high = np.quantile(row["values"], (0.25, 0.5, 0.75))
-    return _row(row["quantity"], middle, low=low, high=high)
+def _spread(quantity: str, values: Sequence[float]) -> Row:
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return _row(quantity, middle, low=low, high=high)
 
 
-def _coordinates(row: Mapping[str, Any]) -> Row:
+def _points(
+    records: Iterable[Record], instrument: str, *quantities: str, **where: Any
+) -> list[Row]:
+    """Medians with quartiles of what an instrument recorded, with all that is known of each."""
     own = ("quantity", "unit", "kind", "warmups", "values")
-    return {name: value for name, value in row.items() if name not in own}
+    return [
+        _spread(row["quantity"], row["values"])
+        | at
+        | {name: value for name, value in row.items() if name not in own}
+        | _served(record)
+        for record, at in runs(records, instrument)
+        for row in record["rows"]
+        if row["quantity"] in quantities and where.items() <= row.items()
+    ]
 
 
 def _fit(rows: Sequence[Row]) -> dict[str, float]:
@@ -526,20 +505,13 @@ def _with_other_runs(rows: Iterable[Row], names: Sequence[str]) -> Iterator[tupl
             yield from (({**row, "load": load}, others) for row in own)
 
 
-def _steps(record: Record) -> list[Row]:
-    """Time of a decode step by batch and context: the median of its sequences."""
-    return [
-        {**_spread(row), **_coordinates(row)}
-        for row in record["rows"]
-        if row["quantity"] == "tpot_s" and "batch" in row
-    ]
-
-
 def _served(record: Record) -> Row:
-    """Connector and model of a record; of a shape of the lab also what a token's cache takes.
+    """Connector and model of a record, if any; of a shape of the lab what a token's cache takes.
 
     One engine that has not all cores is told apart by its connector.
     """
+    if "engine" not in record["parameters"]:
+        return {}
     at = {"connector": record["parameters"]["connector"], "model": _model(record)}
     threads = record["parameters"]["engine"].get("threads", math.inf)
     if at["connector"] == "none" and threads < record["machine"]["cores"]:

@@ -61,16 +61,10 @@ def _engines(record: Record) -> tuple:
 
 def loops(record: Record) -> Iterator[tuple[dict[str, Any], Sent]]:
     """The open loops of a record, each by its coordinates: values in order of sending."""
-    names = ("pattern", "rate_per_s", "seed")
-    found: dict[tuple, dict[str, np.ndarray]] = {}
-    for one in record["rows"]:
-        if one.get("part") == "comparison" and one["quantity"] != "counter":
-            at = tuple(one[name] for name in names)
-            found.setdefault(at, {})[one["quantity"]] = np.asarray(one["values"])
-    for at, values in found.items():
+    for (pattern, rate_per_s, seed), values in measured.played(record).items():
         order = np.argsort(values["sent_s"], kind="stable")
         sent = {name: of_requests[order] for name, of_requests in values.items()}
-        yield dict(zip(names, at, strict=True)), sent
+        yield {"pattern": pattern, "rate_per_s": rate_per_s, "seed": seed}, sent
 
 
 def trace(sent: Sent, block_tokens: int, answers: bool) -> BlockTrace:
