@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from urllib.parse import quote
 
 _GATE = re.compile(
@@ -67,20 +68,14 @@ _RULES = tuple(
         ),
     )
 )
-_BLOCK_BEGIN = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
-_BLOCK_END = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
+_KEY_BLOCK = re.compile(
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?"
+    r"(?:(?P<end>-----END [A-Z ]{0,40}PRIVATE KEY-----)|(?=\r?\n?\Z))"
+)
 _SECRET_NAME = re.compile(
     rf"(?i){_NAME}|(?:^|_)(?:token\d*|secret|pass|passphrase|pat|creds?|keys?|auth|jwt|webhook)$"
     r"|_(?:pwd|pw)$"
 )
-
-
-def _one_line(line: str) -> str:
-    if not _GATE.search(line):
-        return line
-    for pattern, kind in _RULES:
-        line = pattern.sub(lambda match, kind=kind: _without(match, kind), line)
-    return line
 
 
 def _without(match: re.Match[str], kind: str) -> str:
@@ -91,35 +86,33 @@ def _without(match: re.Match[str], kind: str) -> str:
     return f"{match[0][:start]}[redacted {kind}]{match[0][end:]}"
 
 
-def redact_lines(lines: Iterable[str], known: Iterable[str] = ()) -> Iterator[str]:
-    """The lines without secrets, one for one, as they come.
+class Redactor:
+    """Takes the secrets out of the lines of one text, called with each line in turn.
+
+    Of a private key block each line becomes ``[redacted private key]`` alone.
 
     Parameters
     ----------
-    lines : iterable of str
-        Lines of text; what ends them is kept.
     known : iterable of str
         Values known to be secret (see `secret_values`), taken out wherever they stand.
-
-    Yields
-    ------
-    str
-        The line; inside a private key block, ``[redacted private key]`` alone.
     """
-    known = sorted({value for value in known if len(value) >= 6}, key=len, reverse=True)
-    inside = False
-    for line in lines:
-        for value in known:
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self._known = sorted({value for value in known if len(value) >= 6}, key=len, reverse=True)
+        self._in_key = False
+
+    def __call__(self, line: str) -> str:
+        """The line without secrets; what ends it is kept."""
+        for value in self._known:
             line = line.replace(value, "[redacted secret]")
-        if inside or _BLOCK_BEGIN.search(line):
-            begin, end = _BLOCK_BEGIN.search(line), _BLOCK_END.search(line)
-            inside = end is None or (begin is not None and begin.start() > end.end())
-            head = (
-                line[: begin.start()] if begin and not (end and end.start() < begin.start()) else ""
-            )
-            tail = line[end.end() :] if end else line[len(line.rstrip("\r\n")) :]
-            line = f"{head}[redacted private key]{tail}"
-        yield _one_line(line)
+        if self._in_key:
+            line = f"-----BEGIN PRIVATE KEY-----{line}"
+        blocks = [*_KEY_BLOCK.finditer(line)]
+        self._in_key = bool(blocks) and not blocks[-1]["end"]
+        line = _KEY_BLOCK.sub("[redacted private key]", line)
+        for pattern, kind in _RULES if _GATE.search(line) else ():
+            line = pattern.sub(partial(_without, kind=kind), line)
+        return line
 
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
@@ -130,7 +123,7 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
     >>> redact("HF_TOKEN=abcdef123456 vllm serve")
     'HF_TOKEN=[redacted secret] vllm serve'
     """
-    return "".join(redact_lines(text.splitlines(keepends=True), known))
+    return "".join(map(Redactor(known), text.splitlines(keepends=True)))
 
 
 def redact_command(command: Iterable[str], known: Iterable[str] = ()) -> list[str]:

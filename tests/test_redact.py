@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpaper.redact import redact, redact_environment, redact_lines, secret_values
+from kvpaper.redact import Redactor, redact, redact_environment, secret_values
 
 B64 = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6"
 SECRETS = {
@@ -83,11 +83,11 @@ def test_a_private_key_block_is_gone_over_its_lines_and_line_numbers_stay():
 
 
 def test_lines_are_redacted_as_they_come():
-    def lines():
-        yield "HF_TOKEN=abcd1234\n"
-        raise RuntimeError("asked for a second line before giving the first")
-
-    assert next(redact_lines(lines())) == "HF_TOKEN=[redacted secret]\n"
+    line = Redactor()
+    assert line("-----BEGIN PRIVATE KEY-----\n") == "[redacted private key]\n"
+    assert line("MIIEabc\n") == "[redacted private key]\n"
+    assert line("-----END PRIVATE KEY----- end\n") == "[redacted private key] end\n"
+    assert line("HF_TOKEN=abcd1234\n") == "HF_TOKEN=[redacted secret]\n"
 
 
 def test_known_values_go_wherever_they_stand():

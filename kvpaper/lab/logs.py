@@ -2,17 +2,17 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-from kvpaper.redact import redact_lines
+from kvpaper.redact import Redactor
 
 HEAD_BYTES = 8 << 20
 TAIL_BYTES = 4 << 20
 LONGEST_BYTES = 1 << 16
 # No secret that is known by its form is longer; what a cut might leave of one lies within this.
 _MARGIN = 3 << 12
-_BEGIN, _END = b"-----BEGIN ", b"-----END "
+_BEGIN, _END = "-----BEGIN ", "-----END "
 
 
 class BoundedLog:
@@ -44,8 +44,7 @@ class BoundedLog:
         self._tail: deque[bytes] = deque()
         self._held_bytes = 0
         self._in_key: bool | None = None
-        self._line = ""
-        self._redacted = redact_lines(self._lines(), known)
+        self._redact = Redactor(known)
 
     def feed(self, chunk: bytes) -> None:
         """Take what a stream gave; lines may be cut anywhere."""
@@ -81,22 +80,14 @@ class BoundedLog:
         if self.left_out_bytes or self._tail:
             self._write(b"[kvpaper: %d bytes left out of this log]\n" % self.left_out_bytes)
         if self._in_key is not None:  # as the part that was left out ended
-            self._redact((_BEGIN if self._in_key else _END) + b"PRIVATE KEY-----")
+            self._redact(f"{_BEGIN if self._in_key else _END}PRIVATE KEY-----")
         tail = b"".join(self._tail).removesuffix(b"\n")
         self._write(b"".join(map(self._line_out, tail.split(b"\n"))) if tail else b"")
         self._file.close()
         return summary(self.path, self.left_out_bytes, self.error)
 
-    def _lines(self) -> Iterator[str]:
-        while True:
-            yield self._line
-
-    def _redact(self, line: bytes) -> str:
-        self._line = line.decode("utf-8", "replace")
-        return next(self._redacted)
-
     def _line_out(self, line: bytes) -> bytes:
-        text = self._redact(line[:LONGEST_BYTES])
+        text = self._redact(line[:LONGEST_BYTES].decode("utf-8", "replace"))
         if len(line) > LONGEST_BYTES:
             text = text[:-_MARGIN] + " [kvpaper: the rest of this line left out]"
             self.left_out_bytes += len(line) - LONGEST_BYTES + _MARGIN
@@ -118,7 +109,7 @@ class BoundedLog:
             dropped = self._tail.popleft()
             self._held_bytes -= len(dropped)
             self.left_out_bytes += len(dropped)
-            begin, end = dropped.rfind(_BEGIN), dropped.rfind(_END)
+            begin, end = dropped.rfind(_BEGIN.encode()), dropped.rfind(_END.encode())
             if begin != end:
                 self._in_key = begin > end
 
