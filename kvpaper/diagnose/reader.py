@@ -120,11 +120,8 @@ def clean(text: str) -> str:
 
 def parse(number: int, text: str) -> Line:
     """Take the prefixes off one cleaned line, however many are stacked and in whatever order."""
-    if text.startswith("{") and text.rstrip().endswith("}"):
-        structured = _json_line(number, text)
-        if structured is not None:
-            return structured
-    return Line(number, *_split_prefixes(text))
+    structured = text.startswith("{") and text.rstrip().endswith("}") and _json_line(number, text)
+    return structured or Line(number, *_split_prefixes(text))
 
 
 @lru_cache(maxsize=2048)
@@ -203,13 +200,10 @@ def numbered_blocks(stream: BinaryIO, name: str) -> Iterator[list[tuple[int, str
         text = rest + decoder.decode(chunk, final=not chunk)
         lines = text.split("\n")
         rest = lines.pop() if chunk else ""
-        block = []
-        for line in lines:
-            if len(line) > LONGEST_CHARS:
-                block += [(number, piece) for piece in _pieces(line)]
-            else:
-                block.append((number, line))
-            number += 1
+        block = list(enumerate(lines, number))
+        number += len(lines)
+        if max(map(len, lines), default=0) > LONGEST_CHARS:
+            block = [(at, piece) for at, line in block for piece in _pieces(line)]
         if len(rest) > LONGEST_CHARS:
             *pieces, rest = _pieces(rest)
             block += [(number, piece) for piece in pieces]
@@ -228,7 +222,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _pieces(line: str) -> list[str]:
-    return [line[i : i + LONGEST_CHARS] for i in range(0, len(line), LONGEST_CHARS)]
+    return [line[i : i + LONGEST_CHARS] for i in range(0, len(line) or 1, LONGEST_CHARS)]
 
 
 def unwrapped(blocks: Iterator[list[tuple[int, str]]]) -> Iterator[list[tuple[int, str]]]:

@@ -80,7 +80,7 @@ def _answer(attempts: list[Attempt]) -> dict:
     how = state(attempts)
     hits = cause_hits(attempts, how)
     if how == "up":
-        return _degraded(attempts, hits[0]) if hits else _healthy(attempts)
+        return _degraded(attempts, hits) if hits else _healthy(attempts)
     return _cause(attempts, hits) if hits else _insufficient(attempts)
 
 
@@ -119,16 +119,14 @@ def _confidence_why(best: Hit, rivals: list[str]) -> str:
     return text
 
 
-def _degraded(attempts: list[Attempt], lapse: Hit) -> dict:
-    return {
+def _degraded(attempts: list[Attempt], lapses: list[Hit]) -> dict:
+    signature = lapses[0].signature
+    return _cause(attempts, lapses) | {
         "cause": "degraded",
-        "kind": lapse.signature.kind,
         "confidence": "high",
         "confidence_why": "the server came up and the connector says that it is not active",
-        "why": lapse.signature.why,
-        "evidence": _evidence(_all_hits(attempts, lapse.signature.id)),
-        "next_steps": next_steps(lapse.signature.next, _facts(attempts)),
-        "related": list(lapse.signature.related),
+        "why": signature.why,
+        "next_steps": next_steps(signature.next, _facts(attempts)),
     }
 
 

@@ -21,10 +21,10 @@ class Signature:
     """
 
     id: str
-    any: tuple[str, ...]
     why: str
-    source: tuple[str, ...]
-    example: str
+    any: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
+    example: str = ""
     role: str = "cause"
     cause: str = ""
     kind: str = ""
@@ -79,10 +79,7 @@ def _unknown(cause: str = "") -> Signature:
     """What stands for an exception that no signature knows, from a part of the engine if known."""
     return Signature(
         id=f"exception:{cause}",
-        any=(),
         why="an exception from that part of the engine" if cause else "an unknown exception",
-        source=(),
-        example="",
         role="exception",
         cause=cause,
         kind=f"{cause}_exception",

@@ -77,8 +77,9 @@ class Attempt:
             self.ruled_out[hit.signature.id] = hit
 
     def _came_up(self) -> None:
-        for key in [key for key, kept in self.hits.items() if not _degrades(kept[0])]:
-            self.ruled_out.setdefault(f"before_up:{key}", self.hits.pop(key)[0])
+        for key, kept in list(self.hits.items()):
+            if kept[0].signature.role != "degraded":
+                self.ruled_out.setdefault(f"before_up:{key}", self.hits.pop(key)[0])
         self.failed = False
 
     def ends_before(self, event: Event, matched: tuple[Signature, dict[str, str]] | None) -> bool:
@@ -118,10 +119,6 @@ def read_attempts(path: str) -> tuple[list[Attempt], int]:
     return attempts, count
 
 
-def _degrades(hit: Hit) -> bool:
-    return hit.signature.role == "degraded"
-
-
 def state(attempts: list[Attempt]) -> str:
     """``up``, ``failed`` or ``unknown``: how these files of one start say it ended."""
     if any(attempt.failed for attempt in attempts):
@@ -136,18 +133,10 @@ def cause_hits(attempts: list[Attempt], how: str) -> list[Hit]:
     A message that proves more comes before one that proves less; among equals the earliest line
     comes first, as the child that fails first pulls the others down.
     """
-    hits = [
-        kept[0]
-        for attempt in attempts
-        for kept in attempt.hits.values()
-        if kept[0].signature.cause and _counts(kept[0], how)
-    ]
-    return sorted(hits, key=lambda hit: -hit.rank)
-
-
-def _counts(hit: Hit, how: str) -> bool:
-    """Whether a hit tells why a start ended so; a mere hint needs to know that it failed."""
+    hits = [kept[0] for attempt in attempts for kept in attempt.hits.values()]
+    hits = [hit for hit in hits if hit.signature.cause]
     if how == "up":
-        return _degrades(hit)
-    hint = hit.event.line.level == "WARNING" or hit.signature.hint
-    return how == "failed" or not hint
+        hits = [hit for hit in hits if hit.signature.role == "degraded"]
+    if how == "unknown":  # a mere hint needs to know that the start failed
+        hits = [hit for hit in hits if not hit.signature.hint and hit.event.line.level != "WARNING"]
+    return sorted(hits, key=lambda hit: -hit.rank)
