@@ -16,7 +16,6 @@ def run_canary(
     connector: str = "none",
     lengths: Sequence[int] = (256, 1024),
     repeats: int = 5,
-    warmups: int = 1,
     mode: str = "auto",
     l1_bytes: int = 1 << 30,
     disk: Path | None = None,
@@ -36,8 +35,8 @@ def run_canary(
         One of `engine.CONNECTORS`.
     lengths : sequence of int
         Prompt lengths [tokens].
-    repeats, warmups : int
-        Prompts that count and that do not, at each length.
+    repeats : int
+        Prompts that count, at each length; one more is a warm-up.
     mode, l1_bytes : str and int
         Transfer mode and DRAM of LMCache's server.
     disk : Path, optional
@@ -46,7 +45,7 @@ def run_canary(
         ``runs`` and ``folder`` of `capture.Run`.
     """
     parameters: dict[str, Any] = {"engine": asdict(settings), "connector": connector}
-    parameters |= {"lengths": list(lengths), "repeats": repeats, "warmups": warmups}
+    parameters |= {"lengths": list(lengths), "repeats": repeats, "warmups": 1}
     lmcache: dict[str, Any] = {}
     if connector == "lmcache":
         lmcache = {"mode": mode, "l1_bytes": l1_bytes}
@@ -56,32 +55,29 @@ def run_canary(
         if disk and lmcache:
             lmcache["disk"] = run.scratch(disk)
         server = engine.start(run, settings, connector, **lmcache)
-        size = engine.vocabulary(settings.model)
-        drawn = {
-            tokens: [
-                engine.prompt(tokens, _SEED + 1000 * tokens + number, size)
-                for number in range(warmups + repeats)
+        drawn = [
+            [
+                settings.prompt(tokens, _SEED + 1000 * tokens + number)
+                for number in range(1 + repeats)
             ]
             for tokens in lengths
-        }
+        ]
         levels = ["recompute", "engine"] + ["connector"] * (connector != "none")
-        for prompts in drawn.values():
-            _time(server, prompts, levels, warmups)
+        for prompts in drawn:
+            _time(server, prompts, levels)
         if "disk" in lmcache:
             server.overflow(l1_bytes, seed=2)
-            for prompts in drawn.values():
-                _time(server, prompts, ["disk"], warmups)
+            for prompts in drawn:
+                _time(server, prompts, ["disk"])
         for name, value in server.counters().items():
             run.add("counter", "", [value], name=name)
         server.stop()
     return run
 
 
-def _time(
-    server: engine.Engine, prompts: Sequence[Sequence[int]], levels: Sequence[str], warmups: int
-) -> None:
+def _time(server: engine.Engine, prompts: Sequence[Sequence[int]], levels: Sequence[str]) -> None:
     """Send each prompt once for each level; add a row for each level and quantity."""
-    taken: dict[tuple[str, str, str], list[float]] = {}
+    taken: dict[str, list[dict[str, float]]] = {level: [] for level in levels}
     lmcache = server.run.started.get("lmcache")
     for ids in prompts:
         for level in levels:
@@ -89,13 +85,11 @@ def _time(
                 server.reset_prefix_cache()
             before = processes.read_bytes(lmcache.process.pid) if lmcache else 0
             answer = server.complete(ids)
-            taken.setdefault((level, "ttft_s", "s"), []).append(answer.ttft_s)
-            taken.setdefault((level, "cached_tokens", "tokens"), []).append(answer.cached_tokens)
+            found = {"ttft_s": answer.ttft_s, "cached_tokens": answer.cached_tokens}
             if lmcache:
-                read_bytes = processes.read_bytes(lmcache.process.pid) - before
-                taken.setdefault((level, "read_bytes", "bytes"), []).append(read_bytes)
+                found["read_bytes"] = processes.read_bytes(lmcache.process.pid) - before
+            taken[level].append(found)
     tokens = len(prompts[0])
-    for (level, quantity, unit), values in taken.items():
-        at = {"prompt_tokens": tokens, "level": level}
-        server.run.add(quantity, unit, values[warmups:], values[:warmups], **at)
+    for level, found in taken.items():
+        server.run.add_each(found, prompt_tokens=tokens, level=level)
     server.run.say(f"{tokens} tokens: {', '.join(levels)}")

@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -59,12 +60,12 @@ class Stopped(Exception):
         One line that the record keeps.
     outcome : str
         ``failed`` or ``timed out``.
-    cause, kind : str
-        Where the harness itself knows the cause, as ``degraded``; by default the logs are asked.
+    degraded : bool
+        Whether the cause is that a connector is not active; by default the logs are asked.
     """
 
-    def __init__(self, why: str, outcome: str = "failed", cause: str = "", kind: str = "") -> None:
-        self.why, self.outcome, self.cause, self.kind = why, outcome, cause, kind
+    def __init__(self, why: str, outcome: str = "failed", degraded: bool = False) -> None:
+        self.why, self.outcome, self.degraded = why, outcome, degraded
         super().__init__(why)
 
 
@@ -255,17 +256,16 @@ class Run:
         for part in self._watch.parts.values():
             if part.exit_code is not None and not part.stopping:
                 raise Stopped(f"{part.name} ended with exit code {part.exit_code}")
-        if self._watch.crash:
-            pid, one, when = self._watch.crash
-            if time.monotonic() - when > GRACE_S:
-                raise Stopped(f"{one.name} (pid {pid}) of {one.part} was ended by {one.signal}")
+        one = self._watch.crash
+        if one and time.monotonic() - one.ended_s > GRACE_S:
+            raise Stopped(f"{one.name} (pid {one.pid}) of {one.part} was ended by {one.signal}")
 
     def wait_until(
         self,
         ready: Callable[[], Any],
         deadline_s: float,
         what: str,
-        pause: Callable[[], None] = _PAUSE,
+        pause: Callable[[], Any] = _PAUSE,
     ) -> None:
         """Ask until it is so.
 
@@ -289,18 +289,17 @@ class Run:
         Stopped
             When the deadline is over, by `check`, or on an ``OSError`` of the function.
         """
-        box: list[Any] = []
+        coming: Future[Answer] = Future()
 
         def call() -> None:
             try:
-                box.append((ask(), None))
+                coming.set_result(ask())
             except BaseException as error:
-                box.append((None, error))
+                coming.set_exception(error)
 
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
-        self.wait_until(lambda: box, deadline_s, what, partial(thread.join, 0.2))
-        answer, error = box[0]
+        threading.Thread(target=call, daemon=True).start()
+        self.wait_until(coming.done, deadline_s, what, lambda: wait([coming], 0.2))
+        error = coming.exception()
         if isinstance(error, TimeoutError):
             raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
         if isinstance(error, OSError):
@@ -308,15 +307,21 @@ class Run:
             # A death is a better reason.
             self.wait_until(lambda: time.monotonic() > settled, GRACE_S + 2, what)
             raise Stopped(f"{what}: {type(error).__name__}: {error}")
-        if error:
-            raise error
-        return answer
+        return coming.result()
 
     def add(self, *told: Any, **coordinates: Any) -> None:
         """Add a row to the record, with the arguments of `records.row`; it survives all."""
         row = records.row(*told, **coordinates)
         self.record["rows"].append(row)
         self._append("rows.jsonl", row)
+
+    def add_each(
+        self, taken: Sequence[Mapping[str, float]], warmups: int = 1, **coordinates: Any
+    ) -> None:
+        """Add a row for each quantity of what was taken again and again, the first as warm-ups."""
+        for name in taken[0]:
+            values = [one[name] for one in taken]
+            self.add(name, records.unit(name), values[warmups:], values[:warmups], **coordinates)
 
     def keep(self, name: str, text: str) -> None:
         """Keep a text in the run folder, redacted, if there is room."""
@@ -326,12 +331,12 @@ class Run:
     def say(self, text: str) -> None:
         """Tell progress: to standard error and to the log of the harness."""
         ending.tell(f"{self.record['instrument']}: {redact(text, self._secrets)}")
-        self._note(f"INFO kvpaper.lab:0 {text}")
+        self._note("INFO", text)
 
     def stop(self, started: Started, deadline_s: float = 40) -> None:
         """Ask a command to stop, then end what is left of its tree; return when all is gone."""
         with self._deferred():
-            self._end(started.name, (signal.SIGINT, signal.SIGTERM), deadline_s)
+            self._end(started.name, deadline_s)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         for number in self._handlers:
@@ -347,15 +352,13 @@ class Run:
     def _finish(self, error: BaseException | None) -> None:
         outcome, why = _outcome(error)
         by = ""
-        if self._watch.crash:
-            pid, one, _ = self._watch.crash
+        if one := self._watch.crash:
             by = one.signal
-            text = f"ended by {by}, exit code {one.exit_code}"
-            self._note(f"ERROR kvpaper.lab:0 {text}", pid, one.name)
+            self._note("ERROR", f"ended by {by}, exit code {one.exit_code}", one.pid, one.name)
         if outcome == "timed out":
             self._dump_stacks()
         patience_s = 40 if outcome == "completed" else 5
-        self._end(None, (signal.SIGINT, signal.SIGTERM), patience_s)
+        self._end(None, patience_s)
         self._watch.finish()
         processes.remove_unused(self._shared)
         for folder in (self._temporary, *self._scratch):
@@ -369,7 +372,7 @@ class Run:
         now = machine.memory_events()
         events = {name: now[name] - before for name, before in self._events.items() if name in now}
         if events.get("machine_oom_kill") or events.get("cgroup_oom_kill"):
-            self._note("ERROR kvpaper.lab:0 oom_kill event while the run went on")
+            self._note("ERROR", "oom_kill event while the run went on")
         logs = [self._log, *(part.log for part in self._watch.parts.values())]
         self.record |= {
             "duration_s": duration_s,
@@ -384,8 +387,8 @@ class Run:
             outcome, why = "failed", faults[0]
             self.record["outcome"] = outcome
         if outcome != "completed":
-            certain = (error.cause, error.kind) if isinstance(error, Stopped) else ("", "")
-            self.record["cause"] = ending.cause(self.path, outcome, why, certain, by)
+            degraded = isinstance(error, Stopped) and error.degraded
+            self.record["cause"] = ending.cause(self.path, outcome, why, degraded, by)
         self.record = machine.public(self.record)
         for name in ("cause", "processes", "software"):  # not what the checksum is of
             self.record[name] = machine.public(self.record[name], self._secrets)
@@ -401,8 +404,8 @@ class Run:
             processes.send(identity, signal.SIGABRT)
         self._gone(None, 3)
 
-    def _end(self, part: str | None, asking: tuple[int, ...], deadline_s: float) -> None:
-        """Ask the started processes by each signal in turn, then kill what is left of the trees."""
+    def _end(self, part: str | None, deadline_s: float) -> None:
+        """Ask the started processes to stop, twice, then kill what is left of their trees."""
         chosen = [one for name, one in self._watch.parts.items() if part in (None, name)]
         if not chosen:
             return
@@ -410,12 +413,12 @@ class Run:
         self._shared |= processes.shared_memory(pid for pid, _ in self._watch.alive(part))
         for one in chosen:
             one.stopping = True
-        for number in asking:
+        for number in (signal.SIGINT, signal.SIGTERM):
             running = {one.process.pid for one in chosen if one.exit_code is None}
             for identity in self._watch.alive(part):
                 if identity[0] in running:
                     processes.send(identity, number)
-            if (running or number == asking[0]) and self._gone(part, deadline_s / len(asking)):
+            if (running or number == signal.SIGINT) and self._gone(part, deadline_s / 2):
                 return
         for _ in range(20):
             for identity in self._watch.alive(part):
@@ -424,7 +427,7 @@ class Run:
             if self._gone(part, 0.5):
                 return
         processes.end_strays(self._marker, self._watch.alive(part), 1)
-        self._note("ERROR kvpaper.lab:0 a process cannot be killed")
+        self._note("ERROR", "a process cannot be killed")
 
     def _gone(self, part: str | None, deadline_s: float) -> bool:
         """Wait until nothing of the tree lives; not long once what was started has ended."""
@@ -440,9 +443,10 @@ class Run:
             time.sleep(0.05)
         return False
 
-    def _note(self, text: str, pid: int | None = None, name: str = "harness") -> None:
+    def _note(self, level: str, text: str, pid: int | None = None, name: str = "harness") -> None:
         stamp = f"{datetime.now():%Y-%m-%d %H:%M:%S,%f}"[:-3]
-        line = f"{stamp} pid={pid or os.getpid()} proc={name.replace(' ', '_')} {text}"
+        who = f"pid={pid or os.getpid()} proc={name.replace(' ', '_')}"
+        line = f"{stamp} {who} {level} kvpaper.lab:0 {text}"
         self._log.record(line.encode("utf-8", "replace"))
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,44 +33,41 @@ def run(arguments: argparse.Namespace) -> int:
         return 130
 
 
-def _instrument(instruments: Any, name: str, text: str, **defaults: Any) -> Callable[..., Any]:
-    """Add an instrument and return what adds its own options; those for records are there."""
+def _instrument(instruments: Any, name: str, text: str) -> argparse.ArgumentParser:
+    """Add an instrument with the options of every one."""
     parser = instruments.add_parser(name, help=text)
     option = parser.add_argument
     option("--records", type=Path, metavar="FOLDER", help="default: data/measured")
     option("--runs", type=Path, default=Path("runs"), metavar="FOLDER")
     option("--json", action="store_true", help="print the record")
-    parser.set_defaults(**defaults)
-    return option
+    return parser
 
 
-def _engine_options(option: Callable[..., Any], **defaults: Any) -> None:
-    """How an engine is started, for every instrument that starts one."""
-    told = {"model": "canary", "max_tokens": 4096, "threads": 2, **defaults}
-    option("--model", default=told["model"], metavar="SHAPE", help="or a model's folder")
+def _engine_options(parser: argparse.ArgumentParser) -> None:
+    """How an engine is started, for every instrument that starts one; see `engine.Settings`."""
+    option = parser.add_argument
+    option("--model", default="canary", metavar="SHAPE", help="or a model's folder")
     option("--python", default=".engine/bin/python", metavar="P")
     option("--image", metavar="NAME@sha256:...", help="a container instead")
     option("--dtype", default="float32", choices=("float32", "bfloat16"))
     option("--memory-utilization", type=positive, default=0.1, metavar="X")
     option("--kv-cache-bytes", type=count, default=1 << 29, metavar="N")
-    option("--max-tokens", type=count, default=told["max_tokens"], metavar="N")
-    option("--threads", type=count, default=told["threads"], metavar="N")
+    option("--max-tokens", type=count, default=4096, metavar="N")
+    option("--threads", type=count, default=2, metavar="N")
     option("--start-s", type=positive, default=600, metavar="S", help="deadline")
     option("--request-s", type=positive, default=120, metavar="S", help="deadline")
 
 
-def _settings(arguments: argparse.Namespace, **more: Any) -> Any:
+def _settings(arguments: argparse.Namespace) -> Any:
     """`engine.Settings` from the options; a shape's weights are made where needed."""
     from kvpaper.lab import engine, weights
 
-    model = arguments.model
-    if model in weights.SHAPES:
-        model = str(weights.model(model))
-    engine.vocabulary(model)  # refuses what is no model
-    names = ("python", "image", "dtype", "memory_utilization", "kv_cache_bytes", "max_tokens")
-    names += ("threads", "start_s", "request_s")
-    given = {name: getattr(arguments, name) for name in names}
-    return engine.Settings(model=model, **given, **more)
+    names = {field.name for field in fields(engine.Settings)}
+    given = {name: value for name, value in vars(arguments).items() if name in names}
+    if arguments.model in weights.SHAPES:
+        given["model"] = str(weights.model(arguments.model))
+    engine.vocabulary(given["model"])  # refuses what is no model
+    return engine.Settings(**given)
 
 
 def _places(arguments: argparse.Namespace) -> dict[str, Path]:
@@ -87,24 +84,25 @@ def _finished(arguments: argparse.Namespace, record: dict[str, Any]) -> int:
 
 
 def _add_canary(instruments: Any) -> None:
-    text = "one engine: does it live, TTFT by hit level"
-    option = _instrument(instruments, "canary", text, measure=_canary)
-    _engine_options(option)
-    kinds, modes = ("none", "lmcache", "lmcache-in-process"), ("auto", "engine_driven")
+    parser = _instrument(instruments, "canary", "one engine: does it live, TTFT by hit level")
+    _engine_options(parser)
+    option = parser.add_argument
+    kinds = ("none", "lmcache", "lmcache-in-process")
     option("--connector", default="none", choices=kinds)
-    option("--cap", type=count, metavar="N", help="upper limit of KV blocks")
+    option("--cap", dest="cap_blocks", type=count, metavar="N", help="upper limit of KV blocks")
     option("--lengths", type=counts, default=[256, 1024], metavar="N,N")
     option("--repeats", type=count, default=5, metavar="N")
-    text = "of the LMCache server"
-    option("--transfer-mode", default="auto", choices=(*modes, "lmcache_driven"), help=text)
+    text, modes = "of the LMCache server", ("auto", "engine_driven", "lmcache_driven")
+    option("--transfer-mode", default="auto", choices=modes, help=text)
     option("--l1-bytes", type=count, default=1 << 30, metavar="N", help="its DRAM")
     option("--disk", type=Path, metavar="FOLDER", help="of its disk tier")
+    parser.set_defaults(measure=_canary)
 
 
 def _canary(arguments: argparse.Namespace) -> int:
     from kvpaper.lab.canary import run_canary
 
-    chosen = _settings(arguments, cap_blocks=arguments.cap)
+    chosen = _settings(arguments)
     if arguments.disk and not arguments.disk.is_dir():
         raise InputError("--disk", str(arguments.disk), "a folder")
     if (longest := max(arguments.lengths)) >= arguments.max_tokens:
@@ -123,14 +121,14 @@ def _canary(arguments: argparse.Namespace) -> int:
 
 
 def _add_tiers(instruments: Any) -> None:
-    option = _instrument(
-        instruments, "tiers", "fetch times of this machine's tiers", measure=_tiers
-    )
+    parser = _instrument(instruments, "tiers", "fetch times of this machine's tiers")
+    option = parser.add_argument
     option("--shapes", default="canary,paper", metavar="NAME,NAME")
     option("--most-tokens", type=count, metavar="N", help="longest prefix")
     option("--disk", type=Path, default=Path(), metavar="FOLDER", help="default: here")
     option("--python", metavar="P", help="of an environment with LMCache")
     option("--gpu-python", metavar="P", help="of one with a CUDA build of torch")
+    parser.set_defaults(measure=_tiers)
 
 
 def _tiers(arguments: argparse.Namespace) -> int:
@@ -143,12 +141,13 @@ def _tiers(arguments: argparse.Namespace) -> int:
 
 
 def _add_factorial(instruments: Any) -> None:
-    text = "KV block cap by connector, cell by cell"
-    option = _instrument(instruments, "factorial", text, measure=_factorial)
-    _engine_options(option)
+    parser = _instrument(instruments, "factorial", "KV block cap by connector, cell by cell")
+    _engine_options(parser)
+    option = parser.add_argument
     option("--cells", metavar="CAP/CONNECTOR,...", help="default: all")
     text = "keep the cells that an interrupted call left in --runs"
     option("--resume", action="store_true", help=text)
+    parser.set_defaults(measure=_factorial)
 
 
 def _factorial(arguments: argparse.Namespace) -> int:
@@ -174,27 +173,27 @@ def _factorial(arguments: argparse.Namespace) -> int:
 
 def _add_disagg(instruments: Any) -> None:
     text = "prefill and decode on two engines of this host"
-    option = _instrument(instruments, "disagg", text, measure=_disagg)
-    _engine_options(option, model="small-moe", threads=1, max_tokens=2048)
+    parser = _instrument(instruments, "disagg", text)
+    _engine_options(parser)
+    option = parser.add_argument
     kinds = ("nixl", "lmcache", "none")
     option("--connector", default="nixl", choices=kinds, help="none: one engine")
-    option("--cap", type=count, default=64, metavar="N", help="KV blocks")
+    option("--cap", dest="cap_blocks", type=count, default=64, metavar="N", help="KV blocks")
     default = "shared:0.4:1,sessions:0.4:2"
     text = "open loops, PATTERN:LOAD:SEED; unique, shared or sessions; load 1: a request at a time"
     option("--loops", default=default, help=text)
     option("--requests", type=count, default=60, metavar="N", help="of a loop")
     option("--repeats", type=count, default=3, metavar="N")
+    parser.set_defaults(measure=_disagg, model="small-moe", threads=1, max_tokens=2048)
 
 
 def _disagg(arguments: argparse.Namespace) -> int:
     from kvpaper.lab.disagg import run_disagg
 
-    chosen = _settings(arguments, cap_blocks=arguments.cap)
     loops = [loop(text) for text in arguments.loops.split(",") if text]
     counted, at = (arguments.requests, arguments.repeats), _places(arguments)
-    return _finished(
-        arguments, run_disagg(chosen, arguments.connector, loops, *counted, **at).record
-    )
+    done = run_disagg(_settings(arguments), arguments.connector, loops, *counted, **at)
+    return _finished(arguments, done.record)
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ simulator is set with) and ``comparison`` (open loops: what it is held against).
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -19,7 +19,6 @@ from typing import Any
 from kvpaper.lab import engine, openloop
 from kvpaper.lab.capture import Run, Stopped
 
-CONNECTORS = ("nixl", "lmcache", "none")
 LENGTHS = (128, 256, 512, 1024, 1536)
 BATCHES = (1, 2, 4, 8)
 TOP = 20
@@ -29,6 +28,8 @@ _SEED = 40_000
 # To be told by the prefill engine where its blocks lie.
 _ASK_NIXL = {"do_remote_decode": True, "do_remote_prefill": False}
 _ASK_NIXL |= dict.fromkeys(f"remote_{what}" for what in ("engine_id", "block_ids", "host", "port"))
+Told = dict[str, float]
+Ask = Callable[[Sequence[int]], Told]
 
 
 class Pair:
@@ -37,13 +38,15 @@ class Pair:
     Parameters
     ----------
     connector : str
-        One of `CONNECTORS`.
+        ``nixl``, ``lmcache``, or ``none``: one engine for both.
+    repeats : int
+        Values at each point, see `take`.
     """
 
-    def __init__(self, run: Run, settings: engine.Settings, connector: str) -> None:
-        self.run, self.connector = run, connector
-        self.vocabulary = engine.vocabulary(settings.model)
-        names = ("engine",) if connector == "none" else ("prefill", "decode")
+    def __init__(self, run: Run, settings: engine.Settings, connector: str, repeats: int) -> None:
+        self.run, self.settings, self.connector = run, settings, connector
+        self.repeats, self.split = repeats, connector != "none"
+        names = ("prefill", "decode") if self.split else ("engine",)
         kv = None
         if connector == "lmcache":
             kv = engine.start_lmcache(run, settings)
@@ -62,11 +65,6 @@ class Pair:
         self.prefill, self.decode = self.engines[names[0]], self.engines[names[-1]]
         self._drawn = 0
 
-    @property
-    def split(self) -> bool:
-        """Whether there are two engines."""
-        return self.connector != "none"
-
     def first(self, ids: Sequence[int], logprobs: int | None = None) -> dict[str, Any]:
         """Prefill on the prefill engine, and what the decode engine must be told."""
         body = {"prompt": list(ids), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
@@ -76,7 +74,7 @@ class Pair:
             body["kv_transfer_params"] = _ASK_NIXL
         return self.prefill.post("/v1/completions", body)
 
-    def ask(self, ids: Sequence[int], tokens: int, pause_s: float = 0.0) -> dict[str, float]:
+    def ask(self, ids: Sequence[int], tokens: int = 1, pause_s: float = 0.0) -> Told:
         """One request through both engines, its first token from the decode engine.
 
         ``pause_s`` is waited between the two, and not counted: LMCache goes on saving after the
@@ -94,13 +92,39 @@ class Pair:
         times = {"ttft_s": before_s + done.token_s[0], "latency_s": before_s + done.token_s[-1]}
         return {**times, "cached_tokens": done.cached_tokens, **found}
 
+    def alone(self, ids: Sequence[int]) -> Told:
+        """One request to the decode engine, which computes all that it has not cached."""
+        done = self.decode.complete(ids)
+        return {"ttft_s": done.ttft_s, "cached_tokens": done.cached_tokens}
+
+    def take(self, ask: Ask, tokens: int, cached: int = 0, **at: Any) -> list[Told]:
+        """Ask new prompts one at a time, each after a prefix of its own; add their rows.
+
+        One more than ``repeats`` is asked, as a warm-up.
+        """
+        taken = []
+        for ids in self.fresh(tokens, self.repeats + 1):
+            if cached:
+                ask(ids[:cached])
+            taken.append(ask(ids))
+        self.run.add_each(taken, prompt_tokens=tokens, **at)
+        return taken
+
     def reset(self) -> None:
         """Forget the prefixes that the engines hold."""
         for one in self.engines.values():
             one.reset_prefix_cache()
 
-    def counters(self) -> dict[tuple[str, str], float]:
-        """Counters of caches and transfers by engine and name."""
+    @contextmanager
+    def counting(self, **at: Any) -> Iterator[None]:
+        """Add by how much the counters of caches and transfers grow meanwhile."""
+        before = self._counters()
+        yield
+        for (name, counter), value in self._counters().items():
+            if grown := value - before.get((name, counter), 0.0):
+                self.run.add("counter", "", [grown], name=counter, engine=name, **at)
+
+    def _counters(self) -> dict[tuple[str, str], float]:
         return {
             (name, counter): value
             for name, one in self.engines.items()
@@ -111,7 +135,7 @@ class Pair:
         """Prompts that nobody has sent before."""
         seeds = range(_SEED + self._drawn, _SEED + self._drawn + count)
         self._drawn += count
-        return [engine.prompt(tokens, seed, self.vocabulary) for seed in seeds]
+        return [self.settings.prompt(tokens, seed) for seed in seeds]
 
 
 def _told(answer: dict[str, Any]) -> dict[str, Any] | None:
@@ -150,7 +174,7 @@ def run_disagg(
     settings : Settings
         Of each of the engines.
     connector : str
-        One of `CONNECTORS`; ``none`` is one engine for both.
+        ``nixl``, ``lmcache``, or ``none``: one engine for both.
     loops : sequence of (str, float, int)
         Pattern, load and seed of each open loop, see `openloop.workload`. A load of 1 sends as many
         requests per second as the engines answer one at a time, so that a loop loads every machine
@@ -164,84 +188,56 @@ def run_disagg(
     parameters |= {"repeats": repeats, "loops": [list(loop) for loop in loops], "seed": _SEED}
     python, image = settings.python, settings.image
     with Run("disagg", parameters, python=python, image=image, **places) as run:
-        pair = Pair(run, settings, connector)
-        _prove(pair, repeats)
-        _calibrate(pair, repeats)
-        pace_per_s = _pace_per_s(pair, repeats) if loops else 0.0
+        pair = Pair(run, settings, connector, repeats)
+        _prove(pair)
+        _calibrate(pair)
+        pace_per_s = _pace_per_s(pair) if loops else 0.0
         for pattern, load, seed in loops:
             pair.reset()
             rate_per_s = float(f"{load * pace_per_s:.2g}")
             drawn = openloop.workload(pattern, requests, rate_per_s, seed)
             at = {"part": "comparison", "pattern": pattern, "rate_per_s": rate_per_s, "seed": seed}
-            ids = openloop.prompts(drawn, seed, pair.vocabulary)
-            before = pair.counters()
-            openloop.play(run, drawn, ids, pair.ask, **at)
-            _count(pair, before, **at)
+            ids = openloop.prompts(drawn, seed, engine.vocabulary(settings.model))
+            with pair.counting(**at):
+                openloop.play(run, drawn, ids, pair.ask, **at)
             run.say(f"open loop: {pattern}, {rate_per_s:g} requests/s, seed {seed}")
     return run
 
 
-def _prove(pair: Pair, repeats: int) -> None:
+def _prove(pair: Pair) -> None:
     """Time to first token with and without the split, and log-probabilities of both engines."""
     pause_s = 0.5 if pair.connector == "lmcache" else 0.0
     for tokens in LENGTHS:
-        prompts = pair.fresh(tokens, 2 * (repeats + 1))
-        at = {"part": "proof", "prompt_tokens": tokens}
-        before = pair.counters()
-        taken = [pair.ask(ids, 1, pause_s) for ids in prompts[: repeats + 1]]
-        _count(pair, before, requests=repeats + 1, **at)
-        _add(pair, taken, split="two engines" if pair.split else "one engine", **at)
+        split = "two engines" if pair.split else "one engine"
+        with pair.counting(part="proof", prompt_tokens=tokens, requests=pair.repeats + 1):
+            pair.take(partial(pair.ask, pause_s=pause_s), tokens, part="proof", split=split)
         if pair.split:
-            taken = [_alone(pair, ids) for ids in prompts[repeats + 1 :]]
-            _add(pair, taken, split="one engine", **at)
+            pair.take(pair.alone, tokens, part="proof", split="one engine")
     if not pair.split:
         return
-    before = pair.counters()
+    before = pair.decode.counters()[engine.HITS]
     ids = pair.fresh(1024, 1)[0]
     answer = pair.first(ids, TOP)
     time.sleep(pause_s)
     done = pair.decode.complete(ids, 1, TOP, _told(answer))
-    came = pair.counters()["decode", engine.HITS] - before["decode", engine.HITS]
+    came = pair.decode.counters()[engine.HITS] - before
     if not came:
         why = "the decode engine computed a prompt that the prefill engine had computed"
-        raise Stopped(why, cause="degraded", kind="connector_inactive")
+        raise Stopped(why, degraded=True)
     first = answer["choices"][0]["logprobs"]["top_logprobs"][0]
     engine.add_logprobs(pair.run, first, part="proof", engine="prefill")
     engine.add_logprobs(pair.run, done.top_logprobs[0], part="proof", engine="decode")
     pair.run.say(f"proof done: {came:.0f} of 1024 tokens came from the other engine")
 
 
-def _alone(pair: Pair, ids: Sequence[int]) -> dict[str, float]:
-    """One request to the decode engine, which computes all that it has not cached."""
-    done = pair.decode.complete(ids)
-    return {"ttft_s": done.ttft_s, "cached_tokens": done.cached_tokens}
-
-
-def _count(pair: Pair, before: dict[tuple[str, str], float], **at: Any) -> None:
-    """By how much the counters have grown."""
-    for (engine_name, counter), value in pair.counters().items():
-        grown = value - before.get((engine_name, counter), 0.0)
-        if grown:
-            pair.run.add("counter", "", [grown], name=counter, engine=engine_name, **at)
-
-
-def _calibrate(pair: Pair, repeats: int) -> None:
+def _calibrate(pair: Pair) -> None:
     """Prefill by length and cached prefix, decode by batch and context, on the decode engine."""
     for tokens in LENGTHS:
         for cached in (0, tokens // 2) if tokens >= 512 else (0,):
-            at = {"part": "calibration", "prompt_tokens": tokens, "prefix_tokens": cached}
-            taken = []
-            for ids in pair.fresh(tokens, repeats + 1):
-                if cached:
-                    pair.decode.complete(ids[:cached])
-                taken.append(_alone(pair, ids))
-            _add(pair, taken, **at)
+            at = {"part": "calibration", "prefix_tokens": cached}
+            pair.take(pair.alone, tokens, cached, **at)
             if pair.split and cached:  # the prefill engine alone is slower: it polls for the other
-                taken = []
-                for ids in pair.fresh(tokens, repeats + 1):
-                    pair.ask(ids[:cached], 1)
-                    taken.append(pair.ask(ids, 1))
-                _add(pair, taken, split="two engines", **at)
+                pair.take(pair.ask, tokens, cached, split="two engines", **at)
     for context in (256, 1024):
         for batch in BATCHES:
             prompts = pair.fresh(context, batch)
@@ -255,15 +251,8 @@ def _calibrate(pair: Pair, repeats: int) -> None:
     pair.run.say("calibration done")
 
 
-def _pace_per_s(pair: Pair, repeats: int) -> float:
+def _pace_per_s(pair: Pair) -> float:
     """Requests per second of a middling length that the engines answer one at a time."""
-    taken = [pair.ask(ids, _LOAD_OUTPUT_TOKENS) for ids in pair.fresh(_LOAD_TOKENS, repeats + 1)]
-    _add(pair, taken, part="pace", prompt_tokens=_LOAD_TOKENS, output_tokens=_LOAD_OUTPUT_TOKENS)
+    ask = partial(pair.ask, tokens=_LOAD_OUTPUT_TOKENS)
+    taken = pair.take(ask, _LOAD_TOKENS, part="pace", output_tokens=_LOAD_OUTPUT_TOKENS)
     return 1 / statistics.median(one["latency_s"] for one in taken[1:])
-
-
-def _add(pair: Pair, taken: Sequence[dict[str, float]], **at: Any) -> None:
-    """One row for each quantity, the first value as a warm-up."""
-    for name in taken[0]:
-        values = [one[name] for one in taken]
-        pair.run.add(name, openloop.unit(name), values[1:], values[:1], **at)

@@ -21,8 +21,8 @@ _LEAST, _MOST, _BUDGET_S = 3, 15, 0.4
 Act = Callable[[int], Any]
 
 
-def timed(act: Act, places: int, prepare: Act | None = None) -> dict[str, list[float]]:
-    """Times of an action [s], each at the next of its places, the first one as a warm-up.
+def timed(act: Act, places: int, prepare: Act | None = None, **at: Any) -> dict[str, Any]:
+    """The row of a fetch: its times [s], each at the next of its places, the first as a warm-up.
 
     Moving on keeps the caches of the processor from holding what is moved. Three times at least,
     then until .4 s are spent or there are fifteen. What prepares a place does not count.
@@ -35,12 +35,7 @@ def timed(act: Act, places: int, prepare: Act | None = None) -> dict[str, list[f
         before = time.perf_counter()
         act(place)
         taken.append(time.perf_counter() - before)
-    return {"warmups": taken[:1], "values": taken[1:]}
-
-
-def fetch(tier: str, way: str, at: dict[str, Any], times: dict[str, list[float]]) -> dict[str, Any]:
-    """The row of a fetch."""
-    return {"quantity": "fetch_time_s", "tier": tier, "way": way, **at, **times}
+    return {"quantity": "fetch_time_s", **at, "warmups": taken[:1], "values": taken[1:]}
 
 
 def read_into(file: int, view: memoryview, offset: int) -> None:
@@ -128,9 +123,9 @@ def device_rows(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             at = {"shape": shape["name"], "tokens": tokens, "bytes": count, "to": kind}
             for tier, way, source in sources:
                 copy = partial(device.copy, source, count=count)
-                yield fetch(tier, way, at, timed(copy, most // count))
+                yield timed(copy, most // count, tier=tier, way=way, **at)
             load = partial(device.load, count=count)
-            yield fetch("disk", "direct", at, timed(load, most // count))
+            yield timed(load, most // count, tier="disk", way="direct", **at)
         os.close(device.file)
         path.unlink()
 
@@ -238,11 +233,11 @@ def _backend_rows(shape: dict[str, Any], folder: Path) -> Iterator[dict[str, Any
     ):
         for tokens in shape["tokens"]:
             if chunks := tokens // CHUNK_TOKENS:
-                at = {"shape": shape["name"], "tokens": tokens, "to": "cpu"}
-                at["bytes"] = tokens * shape["token_bytes"]
-                get, drop = partial(both.get, backend, chunks), partial(both.drop, chunks)
-                times = timed(get, both.most // chunks, drop if dropped else None)
-                yield fetch(tier, way, at, times)
+                at = {"tier": tier, "way": way, "shape": shape["name"], "tokens": tokens}
+                at |= {"to": "cpu", "bytes": tokens * shape["token_bytes"]}
+                get = partial(both.get, backend, chunks)
+                drop = partial(both.drop, chunks) if dropped else None
+                yield timed(get, both.most // chunks, drop, **at)
     if not (both.target == both.source).all():
         raise ValueError("LMCache gave back other values than it was given")
     both.remove()

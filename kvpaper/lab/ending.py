@@ -19,7 +19,7 @@ _KINDS = {"failed": "died_after_start", "timed out": "hang", "interrupted": "int
 
 
 def cause(
-    path: Path, outcome: str, why: str, certain: tuple[str, str] = ("", ""), signal: str = ""
+    path: Path, outcome: str, why: str, degraded: bool = False, signal: str = ""
 ) -> dict[str, Any]:
     """Why a run did not complete: what its logs say, or what the harness knows where they do not.
 
@@ -29,8 +29,8 @@ def cause(
         The run folder.
     outcome, why : str
         Of the run.
-    certain : (str, str)
-        Cause and kind that the harness knows better than the logs; empty by default.
+    degraded : bool
+        Whether the harness saw that a connector is not active.
     signal : str
         Name of the one that first ended a process without being asked to, if any did.
     """
@@ -47,15 +47,15 @@ def cause(
         answer[name] = [{**line, "file": Path(line["file"]).name} for line in told[name]]
     answer["evidence"] = answer["evidence"] or [last]
     silent = told["cause"] in ("healthy", "degraded", "insufficient")
-    known = ("", "")
-    if certain[0]:
-        known = certain if certain[0] != told["cause"] else known
+    known = None
+    if degraded:
+        known = ("degraded", "connector_inactive") if told["cause"] != "degraded" else None
     elif outcome == "interrupted" or told["cause"] in ("healthy", "degraded"):
         known = ("insufficient", _KINDS[outcome])
     if silent and signal and outcome == "failed":
         killed = signal == "SIGKILL"
         known = ("host_kill", "host_killed") if killed else ("insufficient", "ended_by_signal")
-    if known[0]:
+    if known:
         answer |= {"cause": known[0], "kind": known[1], "confidence": "high"}
         answer |= {"evidence": [last], "why": why, "next_steps": []}
         answer["confidence_why"] = "the harness saw it"

@@ -10,9 +10,11 @@ import random
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,6 @@ from kvpaper.errors import InputError
 from kvpaper.lab.capture import Run, Stopped
 from kvpaper.lab.watch import Started
 
-PYTHON = ".engine/bin/python"
 HOST = "127.0.0.1"
 CONNECTORS = ("none", "lmcache", "lmcache-in-process")
 EVICTION_S = 3.0  # LMCache makes room once a second; a fetch that finds none is recomputed
@@ -84,7 +85,7 @@ class Settings:
     """
 
     model: str
-    python: str = PYTHON
+    python: str = ".engine/bin/python"
     image: str | None = None
     dtype: str = "float32"
     max_tokens: int = 4096
@@ -106,6 +107,10 @@ class Settings:
         """Environment of engine and connector server."""
         return {**_ENVIRONMENT, "OMP_NUM_THREADS": str(self.threads), **self.environment}
 
+    def prompt(self, tokens: int, seed: int) -> list[int]:
+        """Random token ids, the same for the same seed; special tokens (below 10) left out."""
+        return random.Random(seed).choices(range(10, vocabulary(self.model)), k=tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -125,8 +130,6 @@ class Completion:
 
     sent_at_s: float
     token_s: tuple[float, ...]
-    token_ids: tuple[int, ...]
-    prompt_tokens: int
     cached_tokens: int
     top_logprobs: tuple[Mapping[str, float], ...] = ()
 
@@ -148,11 +151,6 @@ def free_port() -> int:
             probe.bind((HOST, port))
             return port
     raise InputError("port", "none free", f"one of {_PORTS.start} to {_PORTS.stop}")
-
-
-def prompt(tokens: int, seed: int, vocabulary: int) -> list[int]:
-    """Random token ids, the same for the same seed; special tokens (below 10) left out."""
-    return random.Random(seed).choices(range(10, vocabulary), k=tokens)
 
 
 def vocabulary(model: str) -> int:
@@ -283,6 +281,33 @@ def start(run: Run, settings: Settings, connector: str = "none", **lmcache: Any)
     return server
 
 
+def _read_text(answer: http.client.HTTPResponse, _: float) -> tuple[int, str]:
+    return answer.status, answer.read().decode("utf-8", "replace")
+
+
+def _read_stream(answer: http.client.HTTPResponse, sent_at_s: float) -> Completion:
+    if answer.status != 200:
+        said = answer.read(300).decode("utf-8", "replace")
+        raise Stopped(f"the engine answered {answer.status}: {said}")
+    token_s: list[float] = []
+    top_logprobs: list[Mapping[str, float]] = []
+    usage: dict[str, Any] = {}
+    for line in answer:
+        now_s = time.perf_counter() - sent_at_s
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise Stopped(f"the engine answered: {json.dumps(event['error'])[:300]}")
+        usage = event.get("usage") or usage
+        for choice in event.get("choices", []):
+            token_s += [now_s] * len(choice.get("token_ids") or ())
+            top_logprobs += (choice.get("logprobs") or {}).get("top_logprobs") or []
+    if not token_s or not usage:
+        raise Stopped("the engine's answer ended early")
+    return Completion(sent_at_s, tuple(token_s), cached_tokens(usage), tuple(top_logprobs))
+
+
 @dataclass(slots=True)
 class Engine:
     """A running engine."""
@@ -312,7 +337,7 @@ class Engine:
     def healthy(self) -> bool:
         """Whether it answers that it is up."""
         with suppress(OSError, http.client.HTTPException):
-            return self._ask("GET", "/health", timeout_s=2)[0] == 200
+            return self._ask("GET", "/health", None, 2)[0] == 200
         return False
 
     def complete(
@@ -350,14 +375,15 @@ class Engine:
             **({} if logprobs is None else {"logprobs": logprobs}),
             **(extra or {}),
         }
-        what = f"an answer to {len(body['prompt'])} tokens"
-        return self.run.guarded(lambda: self._stream(body), self.settings.request_s, what)
+        deadline_s = self.settings.request_s
+        ask = partial(self._ask, "POST", "/v1/completions", body, deadline_s, _read_stream)
+        return self.run.guarded(ask, deadline_s, f"an answer to {len(body['prompt'])} tokens")
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Post JSON and return the JSON of the answer, empty if there is none."""
-        text = json.dumps(body or {}).encode()
-        ask = lambda: self._ask("POST", path, text, self.settings.request_s)  # noqa: E731
-        status, answer = self.run.guarded(ask, self.settings.request_s, f"an answer of {path}")
+        deadline_s = self.settings.request_s
+        ask = partial(self._ask, "POST", path, body or {}, deadline_s)
+        status, answer = self.run.guarded(ask, deadline_s, f"an answer of {path}")
         if status != 200:
             raise Stopped(f"{path} answered {status}: {answer[:300]}")
         return json.loads(answer) if answer.strip() else {}
@@ -371,16 +397,16 @@ class Engine:
         tokens = self.settings.max_tokens - 1
         count = 3 * l1_bytes // (2 * kv_bytes_per_token(self.settings) * tokens) + 1
         for number in range(count):
-            self.complete(prompt(tokens, seed + number, vocabulary(self.settings.model)))
+            self.complete(self.settings.prompt(tokens, seed + number))
         time.sleep(EVICTION_S)
         self.run.say(f"{count} other prompts have gone through LMCache's DRAM")
 
-    def counters(self) -> dict[str, float]:
+    def counters(self) -> Counter[str]:
         """The `COUNTERS` that ``/metrics`` tells, by name, summed over their labels."""
-        totals: dict[str, float] = {}
+        totals: Counter[str] = Counter()
         for name, _, value in self._samples():
             if name in COUNTERS:
-                totals[name] = totals.get(name, 0.0) + value
+                totals[name] += value
         return totals
 
     def configuration(self) -> dict[str, str]:
@@ -401,25 +427,25 @@ class Engine:
         Stopped
             With cause ``degraded`` if none came: the server is up, the connector is not active.
         """
-        ids = prompt(tokens, seed, vocabulary(self.settings.model))
-        before = self.counters().get(HITS, 0.0)
+        ids = self.settings.prompt(tokens, seed)
+        before = self.counters()[HITS]
         self.complete(ids)
         for _ in range(3):  # saving may go on after the answer
             time.sleep(0.5)
             self.reset_prefix_cache()
             self.complete(ids)
-            hits = self.counters().get(HITS, 0.0) - before
+            hits = self.counters()[HITS] - before
             if hits > 0:
                 return hits
         why = f"{HITS} did not grow: the server is up and its connector is not active"
-        raise Stopped(why, cause="degraded", kind="connector_inactive")
+        raise Stopped(why, degraded=True)
 
     def stop(self) -> None:
         """Stop it and all that it started."""
         self.run.stop(self.started)
 
     def _samples(self) -> list[tuple[str, dict[str, str], float]]:
-        ask = lambda: self._ask("GET", "/metrics", timeout_s=30)  # noqa: E731
+        ask = partial(self._ask, "GET", "/metrics", None, 30)
         _, text = self.run.guarded(ask, 30, "an answer of /metrics")
         self.run.keep(f"{self.started.name}.metrics", text)
         found = (_SAMPLE.match(line) for line in text.splitlines())
@@ -430,57 +456,21 @@ class Engine:
         ]
 
     def _ask(
-        self, method: str, path: str, body: bytes | None = None, timeout_s: float = 30
-    ) -> tuple[int, str]:
-        with self._answer(method, path, body, timeout_s) as (answer, _):
-            return answer.status, answer.read().decode("utf-8", "replace")
-
-    def _stream(self, body: Mapping[str, Any]) -> Completion:
-        text = json.dumps(body).encode()
-        asked = self._answer("POST", "/v1/completions", text, self.settings.request_s)
-        with asked as (answer, sent_at_s):
-            if answer.status != 200:
-                said = answer.read(300).decode("utf-8", "replace")
-                raise Stopped(f"the engine answered {answer.status}: {said}")
-            return _read_stream(answer, sent_at_s)
-
-    @contextmanager
-    def _answer(
-        self, method: str, path: str, body: bytes | None, timeout_s: float
-    ) -> Iterator[tuple[http.client.HTTPResponse, float]]:
-        """An answer to be read, and when it was asked for on the clock of `perf_counter`."""
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        timeout_s: float,
+        read: Callable[[http.client.HTTPResponse, float], Any] = _read_text,
+    ) -> Any:
+        """What ``read`` makes of an answer and of the moment of asking, by `perf_counter`."""
+        text = None if body is None else json.dumps(body).encode()
         connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
-        try:
+        with closing(connection):
             connection.connect()
             sent_at_s = time.perf_counter()
-            connection.request(method, path, body, {"Content-Type": "application/json"})
-            yield connection.getresponse(), sent_at_s
-        finally:
-            connection.close()
-
-
-def _read_stream(answer: http.client.HTTPResponse, sent_at_s: float) -> Completion:
-    token_s: list[float] = []
-    token_ids: list[int] = []
-    top_logprobs: list[Mapping[str, float]] = []
-    usage: dict[str, Any] = {}
-    for line in answer:
-        now_s = time.perf_counter() - sent_at_s
-        if not line.startswith(b"data: {"):
-            continue
-        event = json.loads(line[6:])
-        if "error" in event:
-            raise Stopped(f"the engine answered: {json.dumps(event['error'])[:300]}")
-        usage = event.get("usage") or usage
-        for choice in event.get("choices", []):
-            new = choice.get("token_ids") or []
-            token_ids += new
-            token_s += [now_s] * len(new)
-            top_logprobs += (choice.get("logprobs") or {}).get("top_logprobs") or []
-    if not token_s or not usage:
-        raise Stopped("the engine's answer ended early")
-    taken = tuple(token_s), tuple(token_ids), usage["prompt_tokens"], cached_tokens(usage)
-    return Completion(sent_at_s, *taken, tuple(top_logprobs))
+            connection.request(method, path, text, {"Content-Type": "application/json"})
+            return read(connection.getresponse(), sent_at_s)
 
 
 def cached_tokens(usage: Mapping[str, Any]) -> int:

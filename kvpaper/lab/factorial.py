@@ -11,6 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kvpaper.lab import engine, machine, records
 from kvpaper.lab.capture import RUNS, Run, Stopped
 
@@ -91,12 +93,11 @@ def _run_cell(
 
 def _stages(server: engine.Engine) -> None:
     """Ask the prompts at each stage; the last one asks prompts that differ in one token."""
-    size = engine.vocabulary(server.settings.model)
-    drawn = _prompts(size)
+    drawn = _prompts(server.settings)
     _ask(server, "first", drawn)
     _ask(server, "repeat", drawn)
     for number in range(OTHERS):
-        server.complete(engine.prompt(TOKENS, _SEED + 100 + number, size))
+        server.complete(server.settings.prompt(TOKENS, _SEED + 100 + number))
     _ask(server, "evicted", drawn)
     server.reset_prefix_cache()
     _ask(server, "reset", drawn)
@@ -107,38 +108,31 @@ def _stages(server: engine.Engine) -> None:
 
 def _control(server: engine.Engine, disk: Path) -> None:
     """Fetch the prompts from LMCache's disk tier as they were stored, then with bits flipped."""
-    drawn = _prompts(engine.vocabulary(server.settings.model))
+    drawn = _prompts(server.settings)
     _ask(server, "first", drawn)
     for stage in ("disk", "spoiled disk"):
         server.overflow(_CONTROL_L1_BYTES, seed=_SEED + 1000 * len(stage))
         if stage == "spoiled disk":
-            server.run.add("spoiled", "bytes", [sum(map(spoil, _files(disk)))])
+            stored = [path for path in disk.rglob("*.data") if path.is_file()]
+            if not stored:
+                raise Stopped("LMCache's disk tier holds no file to spoil")
+            server.run.add("spoiled", "bytes", [sum(map(spoil, stored))])
         server.reset_prefix_cache()
         if not all(_ask(server, stage, drawn)):
             raise Stopped(f"{stage}: of a prompt nothing came from LMCache's disk tier")
 
 
-def _files(disk: Path) -> list[Path]:
-    found = [path for path in sorted(disk.rglob("*.data")) if path.is_file()]
-    if not found:
-        raise Stopped("LMCache's disk tier holds no file to spoil")
-    return found
-
-
 def spoil(path: Path) -> int:
     """Flip the sign bit of every 32-bit number in the second half of a file, in place [bytes]."""
-    content = bytearray(path.read_bytes())
-    half = (len(content) // 2 + 3) // 4 * 4
-    spoiled = range(half + 3, len(content), 4)
-    for place in spoiled:
-        content[place] ^= 0x80
-    with path.open("r+b") as file:
-        file.write(content)
-    return 4 * len(spoiled)
+    content = np.fromfile(path, np.uint8)
+    signs = content[(content.size // 2 + 3) // 4 * 4 + 3 :: 4]
+    signs ^= 0x80
+    content.tofile(path)
+    return 4 * signs.size
 
 
-def _prompts(size: int) -> list[list[int]]:
-    return [engine.prompt(TOKENS, _SEED + number, size) for number in range(PROMPTS)]
+def _prompts(settings: engine.Settings) -> list[list[int]]:
+    return [settings.prompt(TOKENS, _SEED + number) for number in range(PROMPTS)]
 
 
 def _ask(server: engine.Engine, stage: str, prompts: Sequence[Sequence[int]]) -> list[int]:

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,18 +34,21 @@ def describe(folder: Path) -> dict[str, Any]:
 
     Sizes are in bytes. Nothing here names a host, a user, an address or a path.
     """
-    status = _colon_lines("/proc/meminfo")
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count())
     return {
         "processor": _colon_lines("/proc/cpuinfo").get("model name", platform.processor()),
         "architecture": platform.machine(),
-        "cores": len(cores),
-        "memory_bytes": int(status.get("MemTotal", "0 kB").split()[0]) * 1024,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory_bytes("MemTotal"),
         "kernel": f"{platform.system()} {platform.release()}",
         "limits": _limits(),
         "gpus": _gpus(),
         "disk": disk(folder),
     }
+
+
+def memory_bytes(name: str) -> int:
+    """An entry of ``/proc/meminfo``, such as ``MemAvailable``."""
+    return int(_colon_lines("/proc/meminfo")[name].split()[0]) << 10
 
 
 def disk(folder: Path) -> dict[str, Any]:
@@ -82,7 +86,10 @@ def software(python: str | None = None, image: str | None = None) -> dict[str, A
     InputError
         If the interpreter does not answer.
     """
-    own = {name: version for name in _OWN if (version := _version(name))}
+    own = {}
+    for name in _OWN:
+        with suppress(metadata.PackageNotFoundError):
+            own[name] = metadata.version(name)
     found: dict[str, Any] = {"kvpaper": kvpaper.__version__, "packages": own}
     found["python"] = platform.python_version()
     if image:
@@ -139,15 +146,7 @@ def _engine(python: str) -> dict[str, Any]:
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         wanted = "an interpreter with vLLM (make engine-env)"
         raise InputError(f"--python {python}", type(error).__name__, wanted) from None
-    found["packages"] = {name: found["packages"][name] for name in sorted(found["packages"])}
-    return found
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return found | {"packages": dict(sorted(found["packages"].items()))}
 
 
 def _read(path: str | Path) -> str:

@@ -86,19 +86,13 @@ def _sessions(draw: random.Random):
 
 def prompts(requests: Sequence[Request], seed: int, vocabulary: int) -> list[list[int]]:
     """Token ids of the requests: of each group's own stream, then unique."""
-    longest: dict[int, int] = {}
-    for one in requests:
-        longest[one.group] = max(longest.get(one.group, 0), one.shared_tokens)
-    tokens = range(10, vocabulary)
-    streams = {
-        group: random.Random(f"{seed} group {group}").choices(tokens, k=count)
-        for group, count in longest.items()
-    }
+
+    def drawn(of: str, count: int) -> list[int]:
+        return random.Random(f"{seed} {of}").choices(range(10, vocabulary), k=count)
+
     return [
-        streams[one.group][: one.shared_tokens]
-        + random.Random(f"{seed} request {number}").choices(
-            tokens, k=one.prompt_tokens - one.shared_tokens
-        )
+        drawn(f"group {one.group}", one.shared_tokens)
+        + drawn(f"request {number}", one.prompt_tokens - one.shared_tokens)
         for number, one in enumerate(requests)
     ]
 
@@ -139,10 +133,4 @@ def play(
         {**asdict(request), **{name: round(value, 6) for name, value in answer.items()}}
         for request, answer in zip(requests, answers, strict=True)
     ]
-    for name in taken[0]:
-        run.add(name, unit(name), [one[name] for one in taken], **coordinates)
-
-
-def unit(name: str) -> str:
-    """Unit of a quantity, from the suffix of its name."""
-    return {"s": "s", "tokens": "tokens"}.get(name.rpartition("_")[2], "")
+    run.add_each(taken, warmups=0, **coordinates)

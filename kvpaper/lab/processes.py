@@ -106,9 +106,7 @@ def part_of(pid: int, run: str) -> str:
     return next(parts, b"").removeprefix(start).decode("utf-8", "replace")
 
 
-def descendants(
-    known: Iterable[tuple[int, int]], run: str, roots: Iterable[int] = ()
-) -> list[Process]:
+def descendants(known: Iterable[tuple[int, int]], run: str) -> list[Process]:
     """The processes of a run, zombies included: those known, what they started, its orphans.
 
     Parameters
@@ -117,13 +115,9 @@ def descendants(
         Identities of processes that are the run's.
     run : str
         Its marker, looked for only in children of this process, which is where orphans go.
-    roots : iterable of int
-        Numbers of children of this process that are the run's and have not been reaped.
     """
     table, known = everything(), set(known)
-    ours = {pid for pid, one in table.items() if one.identity in known} | (
-        table.keys() & set(roots)
-    )
+    ours = {pid for pid, one in table.items() if one.identity in known}
     adopted = (one for one in table.values() if one.parent == os.getpid())
     ours |= {one.pid for one in adopted if one.pid not in ours and part_of(one.pid, run)}
     grown = ours

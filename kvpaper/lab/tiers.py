@@ -4,6 +4,7 @@ Fixed overhead and rate are not found here: a record holds the times, `kvpaper.m
 """
 
 import json
+import math
 import mmap
 import os
 import shutil
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from kvpaper.errors import InputError
-from kvpaper.lab import drive
+from kvpaper.lab import drive, machine
 from kvpaper.lab.capture import Run, Stopped
 
 # The paper's canary (Qwen2.5-0.5B) and the shape of its formulas (Llama-3.1-8B), both in bf16.
@@ -83,10 +84,9 @@ def _shape(name: str, most_tokens: int | None) -> dict[str, Any]:
     if name not in SHAPES:
         raise InputError("--shapes", repr(name), f"one of {', '.join(SHAPES)}")
     shape = dict(SHAPES[name])
-    longest = shape.pop("most_tokens")
-    longest = min(longest, most_tokens or longest)
-    lengths = [_LEAST_TOKENS << doubled for doubled in range(32)]
-    lengths = [tokens for tokens in lengths if tokens <= longest]
+    longest = min(shape.pop("most_tokens"), most_tokens or math.inf)
+    doubled = (_LEAST_TOKENS << times for times in range(32))
+    lengths = [tokens for tokens in doubled if tokens <= longest]
     if not lengths:
         raise InputError("--most-tokens", str(most_tokens), f"at least {_LEAST_TOKENS}")
     token_bytes = 4 * shape["layers"] * shape["kv_heads"] * shape["head_dim"]
@@ -100,9 +100,7 @@ def _require_room(most_bytes: int, disk: Path) -> None:
     free = shutil.disk_usage(disk).free
     if free < 2 * most_bytes:
         raise InputError(f"--disk {disk}", f"{free:.3g} B free", f"{2 * most_bytes:.3g} B")
-    memory = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
-    with suppress(OSError), Path("/proc/meminfo").open(encoding="ascii") as file:
-        memory = next(int(line.split()[1]) << 10 for line in file if "MemAvailable" in line)
+    memory = machine.memory_bytes("MemAvailable")
     if memory < 4 * most_bytes:
         wanted = f"{4 * most_bytes:.3g} B, or a smaller --most-tokens"
         raise InputError("memory", f"{memory:.3g} B available", wanted)
@@ -128,10 +126,10 @@ def _host_rows(shape: dict[str, Any], place: Path) -> Iterator[dict[str, Any]]:
             count = tokens * shape["token_bytes"]
             at = {"shape": shape["name"], "tokens": tokens, "bytes": count, "to": "cpu"}
             copy = partial(_copy, source, sink, count)
-            yield drive.fetch("host DRAM", "copy", at, drive.timed(copy, most // count))
+            yield drive.timed(copy, most // count, tier="host DRAM", way="copy", **at)
             for way, opened in ways.items():
                 read = partial(_read, opened, target, count)
-                yield drive.fetch("disk", way, at, drive.timed(read, most // count))
+                yield drive.timed(read, most // count, tier="disk", way=way, **at)
     if not np.array_equal(source, sink):
         raise Stopped("a tier gave back other bytes than were stored")
 

@@ -38,6 +38,7 @@ class Started:
 class Seen:
     """A process of the tree: of which command, what it took, how it ended."""
 
+    pid: int
     name: str
     part: str
     pidfd: int
@@ -82,8 +83,8 @@ class Watch:
         self.parts: dict[str, Started] = {}
         self.seen: dict[Identity, Seen] = {}
         self.peak_rss_bytes = 0
-        # The first process that a signal ended though nobody had asked, and when.
-        self.crash: tuple[int, Seen, float] | None = None
+        # The first process that a signal ended though nobody had asked.
+        self.crash: Seen | None = None
         self.fault: Exception | None = None
         self._selector = selectors.DefaultSelector()
         self._finishing, self._lock = threading.Event(), threading.Lock()
@@ -96,6 +97,7 @@ class Watch:
             for source, take in ((stream, self._read), (channel, self._receive)):
                 act = partial(take, source, started.log)
                 self._selector.register(source, selectors.EVENT_READ, act)
+            self._meet(processes.process(started.process.pid), started.name)
         self.sample()
         if not self._thread.is_alive():
             self._thread.start()
@@ -121,12 +123,11 @@ class Watch:
     def sample(self) -> None:
         """Look at the tree: who is new, and what memory each one has."""
         with self._lock:
-            started = [one for one in self.parts.values() if one.exit_code is None]
-            roots = {one.process.pid for one in started}
-            tree = processes.descendants(self.seen, self.run, roots)
+            tree = processes.descendants(self.seen, self.run)
             for one in tree:
                 if one.identity not in self.seen:
-                    self._meet(one)
+                    above = (seen.part for (pid, _), seen in self.seen.items() if pid == one.parent)
+                    self._meet(one, processes.part_of(one.pid, self.run) or next(above, ""))
                 if seen := self.seen.get(one.identity):
                     name = processes.title(one)
                     if not seen.name.startswith(name):  # its end has the short name alone
@@ -161,15 +162,12 @@ class Watch:
     def _receive(self, channel: socket.socket, log: BoundedLog) -> None:
         log.record(_PRIORITY.sub(b"", channel.recv(1 << 20).rstrip(b"\0\n")))
 
-    def _meet(self, one: processes.Process) -> None:
-        parent = (seen.part for (pid, _), seen in self.seen.items() if pid == one.parent)
-        owned = {part.process.pid: part.name for part in self.parts.values()}
-        part = owned.get(one.pid) or processes.part_of(one.pid, self.run) or next(parent, "")
+    def _meet(self, one: processes.Process, part: str) -> None:
         try:
             pidfd = os.pidfd_open(one.pid)
         except OSError:  # gone in between
             return
-        self.seen[one.identity] = Seen(one.name, part, pidfd)
+        self.seen[one.identity] = Seen(one.pid, one.name, part, pidfd)
         self._met({"pid": one.pid, "started": one.started, "name": one.name})
         self._selector.register(pidfd, selectors.EVENT_READ, partial(self._gone, one.identity))
 
@@ -190,4 +188,4 @@ class Watch:
                 started.exit_code = 255 if one.exit_code is None else one.exit_code
                 started.process.returncode = started.exit_code
         if first and not one.asked and one.signal in _CRASHES:
-            self.crash = identity[0], one, now_s
+            self.crash = one
