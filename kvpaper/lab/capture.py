@@ -330,7 +330,8 @@ class Run:
 
     def say(self, text: str) -> None:
         """Tell progress: to standard error and to the log of the harness."""
-        ending.tell(f"{self.record['instrument']}: {redact(text, self._secrets)}")
+        text = redact(text, self._secrets)  # those of every command, also of later ones
+        ending.tell(f"{self.record['instrument']}: {text}")
         self._note("INFO", text)
 
     def stop(self, started: Started, deadline_s: float = 40) -> None:
