@@ -97,7 +97,9 @@ class Case:
     def key(self, chosen: Configuration) -> tuple:
         """What tells two replays of a trace apart, in numbers and words; for cases of one model."""
         base, way, other = self.base, chosen.prefill, chosen.decode
-        rules = (base.router, base.decode_router, base.fetch, base.prefetch_lead_s, base.answers,
+        # Without a tier there is nothing to fetch, at the arrival or at the turn.
+        lead_s = base.prefetch_lead_s if chosen.tiers else base.prefetch_lead_s or 0.0
+        rules = (base.router, base.decode_router, base.fetch, lead_s, base.answers,
                  base.queue_limit, base.gpus_per_node)  # fmt: skip
         pools = (way.name, chosen.prefill_instances, chosen.chunk_tokens)
         if other is not None:

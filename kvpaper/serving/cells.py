@@ -79,6 +79,8 @@ class Cell:
 class Bench:
     """Replays of a case on superpositions of a trace, each made once however many ask for it.
 
+    So are rates by the closed form.
+
     Parameters
     ----------
     case : Case
@@ -96,6 +98,7 @@ class Bench:
         self.case, self.trace = case, trace
         self.load = closed_form.Load.of(trace)
         self._served: dict[tuple, Served] = {}
+        self._rates: dict[tuple, float] = {}
         enough = 2 * search.LEAST_REQUESTS / trace.requests
         self.lowest = int(np.ceil(np.log(enough) / np.log(STEP)))
 
@@ -134,8 +137,13 @@ class Bench:
 
     def predicted(self, chosen: Configuration) -> tuple[float, float]:
         """Highest rate by the closed form [1/s], 0 if none, and cost of a request there [USD]."""
-        fleet, slo = self.case.fleet(chosen), self.case.scenario.slo
-        rate = closed_form.highest_rate(fleet, self.load, slo.ttft_s, slo.tpot_s, slo.percentile)
+        slo = self.case.scenario.slo
+        targets = slo.ttft_s, slo.tpot_s, slo.percentile
+        # The closed form does not know chunks.
+        fleet, key = self.case.fleet(chosen), self.case.key(chosen._replace(chunk_tokens=None))
+        if (key, targets) not in self._rates:
+            self._rates[key, targets] = closed_form.highest_rate(fleet, self.load, *targets)
+        rate = self._rates[key, targets]
         if not rate:
             return 0.0, np.inf
         written = closed_form.written_bytes_per_s(fleet, self.load, rate)
