@@ -31,6 +31,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +45,7 @@ RUNS = Path("runs")
 _RESERVE_BYTES = 1 << 18
 GRACE_S = 5.0  # between a child's death and ours, so that its parent can tell its own story
 _ORPHANS_S = 1.5  # for what outlives the command that was started
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORMAT = "%(asctime)s pid=%(process)d proc=%(processName)s %(levelname)s %(name)s:%(lineno)d "
 _FORMAT += "%(message)s"
 _PAUSE = partial(time.sleep, 0.1)
@@ -287,7 +288,7 @@ class Run:
         Raises
         ------
         Stopped
-            When the deadline is over, by `check`, or on an ``OSError`` of the function.
+            When the deadline is over, by `check`, or when what was asked fails or makes no sense.
         """
         coming: Future[Answer] = Future()
 
@@ -302,11 +303,12 @@ class Run:
         error = coming.exception()
         if isinstance(error, TimeoutError):
             raise Stopped(f"waited {deadline_s:g} s for {what}", "timed out")
-        if isinstance(error, OSError):
+        if isinstance(error, OSError | ValueError | HTTPException | Stopped):
             settled = time.monotonic() + GRACE_S + 1
             # A death is a better reason.
             self.wait_until(lambda: time.monotonic() > settled, GRACE_S + 2, what)
-            raise Stopped(f"{what}: {type(error).__name__}: {error}")
+            if not isinstance(error, Stopped):
+                raise Stopped(f"{what}: {type(error).__name__}: {error}")
         return coming.result()
 
     def add(self, *told: Any, **coordinates: Any) -> None:

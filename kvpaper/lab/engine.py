@@ -382,11 +382,14 @@ class Engine:
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Post JSON and return the JSON of the answer, empty if there is none."""
         deadline_s = self.settings.request_s
-        ask = partial(self._ask, "POST", path, body or {}, deadline_s)
-        status, answer = self.run.guarded(ask, deadline_s, f"an answer of {path}")
-        if status != 200:
-            raise Stopped(f"{path} answered {status}: {answer[:300]}")
-        return json.loads(answer) if answer.strip() else {}
+
+        def ask() -> dict[str, Any]:
+            status, answer = self._ask("POST", path, body or {}, deadline_s)
+            if status != 200:
+                raise Stopped(f"{path} answered {status}: {answer[:300]}")
+            return json.loads(answer) if answer.strip() else {}
+
+        return self.run.guarded(ask, deadline_s, f"an answer of {path}")
 
     def reset_prefix_cache(self) -> None:
         """Forget the engine's own prefixes; those of a connector stay."""
@@ -470,7 +473,8 @@ class Engine:
             connection.connect()
             sent_at_s = time.perf_counter()
             connection.request(method, path, text, {"Content-Type": "application/json"})
-            return read(connection.getresponse(), sent_at_s)
+            with connection.getresponse() as answer:
+                return read(answer, sent_at_s)
 
 
 def cached_tokens(usage: Mapping[str, Any]) -> int:

@@ -210,6 +210,11 @@ class Handler(BaseHTTPRequestHandler):
             if body.get("logprobs") is not None:
                 told["logprobs"] = {"token_logprobs": [-0.5], "top_logprobs": [{"t": -0.5}]}
             self.event({"choices": [told]})
+            if HOW == "die_in_stream":
+                os.kill(os.getpid(), signal.SIGSEGV)
+                time.sleep(600)
+            if HOW == "nonsense":
+                self.wfile.write(b"data: {nonsense\n\n")
         details = {"cached_tokens": cached}
         self.event(
             {"choices": [], "usage": {"prompt_tokens": size, "prompt_tokens_details": details}}

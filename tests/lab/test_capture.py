@@ -86,10 +86,18 @@ def test_a_hang_in_a_request_ends_at_the_deadline(places, fake):
     assert (record["cause"]["cause"], record["cause"]["kind"]) == ("insufficient", "hang")
 
 
-def test_a_death_in_a_request_is_a_death_and_no_deadline(places, fake):
-    record = record_of(run(places, fake("die_in_request")))
+@pytest.mark.parametrize("how", ["die_in_request", "die_in_stream"])
+def test_a_death_in_a_request_is_a_death_and_no_deadline(places, fake, how):
+    record = record_of(run(places, fake(how)))
+    assert record["cause"]["harness"] == "engine ended with exit code -11"
     assert record["outcome"] == "failed"
     assert record["processes"][0]["signal"] == "SIGSEGV"
+
+
+def test_an_answer_that_makes_no_sense_ends_the_run_and_not_the_program(places, fake):
+    record = record_of(run(places, fake("nonsense")))
+    assert record["outcome"] == "failed"
+    assert "an answer to 256 tokens: JSONDecodeError" in record["cause"]["harness"]
 
 
 def test_a_refusal_is_told(places, fake):

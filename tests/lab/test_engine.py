@@ -32,7 +32,7 @@ def test_a_completion_has_its_times_and_tokens(served):
     # The fake engine sleeps 10 ms before each token.
     assert list(first.token_s) == sorted(first.token_s)
     assert first.ttft_s >= 0.01
-    assert first.tpot_s >= 0.01
+    assert first.token_s[-1] >= 0.04
     assert first.token_s[-1] == pytest.approx(first.ttft_s + 3 * first.tpot_s)
     assert served.complete(range(256)).cached_tokens == 256
     served.reset_prefix_cache()
