@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -225,13 +226,10 @@ def count(text: str) -> int:
 
 def positive(text: str) -> float:
     """A finite number above 0, as an argument."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
-    return value
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
 
 
 def counts(text: str) -> list[int]:
