@@ -26,6 +26,14 @@ class InputError(ValueError):
         self.where, self.found, self.expected = where, found, expected
         super().__init__(f"{where}: found {found}, expected {expected}")
 
+    def at(self, where: str) -> "InputError":
+        """The same fault, told by where the input states it.
+
+        >>> str(InputError("rate", "0", "a multiple above zero").at("mine.yaml:9 fleet.rate"))
+        'mine.yaml:9 fleet.rate (rate): found 0, expected a multiple above zero'
+        """
+        return InputError(f"{where} ({self.where})", self.found, self.expected)
+
     def __reduce__(self):
         # It may be raised in a worker process and travel back.
         return type(self), (self.where, self.found, self.expected)

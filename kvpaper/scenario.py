@@ -64,7 +64,7 @@ def _leaf_schema(example: str | list[str], plain: dict[str, Any] | None = None) 
 def _beside(name: str, info: ValidationInfo) -> str:
     """The path of what lies beside the scenario's file, else the name as it is."""
     path = info.context / name
-    return str(path) if os.path.exists(path) else name
+    return str(path) if name and os.path.exists(path) else name
 
 
 def _quantity(
@@ -248,7 +248,8 @@ class Workload(_Part):
 class Instances(_Part):
     """Instances of a pool, and their latencies: those of ``serving.prefill`` unless named."""
 
-    instances: Count = 1
+    # As many as a pool of a sweep may have.
+    instances: Annotated[Count, Field(le=99_999)] = 1
     table: Text | None = None
 
 
@@ -607,8 +608,7 @@ def load(name_or_path: str) -> Scenario:
     try:
         model = models.load(middle.pop("model"))
     except InputError as error:
-        where = f"{_place(tree.file, tree.lines, 'model')} ({error.where})"
-        raise InputError(where, error.found, error.expected) from None
+        raise error.at(_place(tree.file, tree.lines, "model")) from None
     return Scenario(
         name=file.stem,
         file=str(tree.file),

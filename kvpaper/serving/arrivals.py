@@ -10,6 +10,7 @@ from kvpaper.traces.block_trace import BlockTrace
 from kvpaper.traces.dense import dense_ids
 
 SHIFT_S = 60.0
+_MOST_REQUESTS = 10**7
 
 
 def spread(trace: BlockTrace, seed: int = 0) -> BlockTrace:
@@ -38,10 +39,13 @@ def scaled(trace: BlockTrace, rate: float, seed: int = 0) -> BlockTrace:
     Raises
     ------
     InputError
-        If the rate is not above zero, or so low that no session is left.
+        If the rate is not above zero, leaves no session, or asks for too many requests.
     """
     if not 0 < rate < np.inf:
         raise InputError("rate", f"{rate:g}", "a multiple above zero")
+    if rate * trace.requests > _MOST_REQUESTS:
+        found = f"{rate:g} times {trace.requests:,} requests"
+        raise InputError("rate", found, f"at most {_MOST_REQUESTS:,} requests")
     random, session = np.random.default_rng(seed), sessions_of(trace)
     sessions = int(session.max(initial=-1)) + 1
     first_s, last_s = np.full(sessions, np.inf), np.zeros(sessions)

@@ -92,8 +92,11 @@ def _pool(scenario: Scenario, name: str, part: Instances, trace: BlockTrace | No
         prefill, decode = _prefill_by_rate(scenario), _decode_by_roofline(scenario)
         gpus, ranks, tokens = scenario.hardware.gpus, 1, _kv_tokens(scenario)
     else:
-        instance = latency.instance(table)
-        where = scenario.where(f"fleet.{name}.table")
+        where = scenario.where(f"fleet.{name}.table" if part.table else "serving.prefill.table")
+        try:
+            instance = latency.instance(table)
+        except InputError as error:
+            raise error.at(where) from None
         for found, expected in (
             (models.load(instance.model).name, scenario.model.name),
             (instance.element, scenario.serving.element),

@@ -3,6 +3,8 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay, answer, print; messages go to standard error."""
-    found = answer(*given(arguments.scenario, arguments.trace, arguments.seed))
+    case = given(arguments.scenario, arguments.trace, arguments.seed)
+    with _stated(case[0]):
+        found = answer(*case)
     for warning in found["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
+        _warn(warning)
     print(json.dumps(found, indent=1, allow_nan=False) if arguments.json else render(found))
     return 0
 
@@ -51,7 +55,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
         print(f"stopped; the same command goes on from {folder}", file=sys.stderr)
         return 130
     for warning in answer["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
+        _warn(warning)
     reasons: dict[str, list[dict]] = {}
     for one in answer["failed"]:
         reasons.setdefault(one["reason"], []).append(one["point"])
@@ -67,6 +71,10 @@ def _progress(done: int, of: int) -> None:
     """Tell every twentieth part."""
     if done * 20 // of > (done - 1) * 20 // of:
         print(f"{done} of {of} points", file=sys.stderr, flush=True)
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def given(name: str, trace: str | None, seed: int) -> tuple:
@@ -88,12 +96,40 @@ def given(name: str, trace: str | None, seed: int) -> tuple:
     scenario = scenarios.load(name)
     named = scenario.workload.trace
     if trace is None and named in fetch.TRACES and fetch.fetched(named) is None:
-        print(f"warning: no {named} (make traces): a generated trace instead", file=sys.stderr)
+        _warn(f"no {named} (make traces): a generated trace instead")
         requests, source = read(None, ""), f"generated instead of {named}"
     else:
-        source = trace or named
-        requests = read(source, "--trace" if trace else scenario.where("workload.trace"))
-    return scenario, asked(requests, scenario.fleet.rate, seed), source, seed
+        source, where = source_of(scenario, trace)
+        requests = read(source, where)
+    with _stated(scenario):
+        requests = asked(requests, scenario.fleet.rate, seed)
+    return scenario, requests, source, seed
+
+
+def source_of(scenario, trace: str | None) -> tuple[str | None, str]:
+    """The log that is meant, and where it is named."""
+    if trace is None:
+        return scenario.workload.trace, scenario.where("workload.trace")
+    return trace, "--trace"
+
+
+@contextmanager
+def _stated(scenario):
+    """What a replay refuses is told by where the scenario states it."""
+    table = scenario.serving.prefill.table
+    keys = {
+        "rate": "fleet.rate",
+        "instances": "fleet.prefill.instances",
+        "chunk_tokens": "fleet.chunk",
+        "prefill.chunk_tokens": "fleet.chunk",
+        "kv_tokens": "serving.prefill.table" if table else "hardware.tiers.hbm.capacity",
+    }
+    keys |= {f"tier {name}": f"hardware.tiers.{name}.capacity" for name in scenario.hardware.tiers}
+    try:
+        yield
+    except InputError as error:
+        key = keys.get(error.where)
+        raise error.at(scenario.where(key)) if key else error from None
 
 
 def asked(requests, rate: float, seed: int):
@@ -116,19 +152,26 @@ def answer(scenario, requests, source: str | None, seed: int) -> dict[str, Any]:
     return found | {"warnings": _warnings(found, scenario)}
 
 
-def read(trace: str | None, where: str):
-    """A trace by the name of a public one or by its path; a generated one for None."""
+def read(trace: str | None, where: str, tell: Callable[[str], None] = _warn):
+    """A trace by the name of a public one or by its path; a generated one for None.
+
+    What was odd or damaged in it is told.
+    """
     from kvpaper.traces import fetch, generated
-    from kvpaper.traces.load import read_trace
+    from kvpaper.traces.load import Log
 
     if trace is None:
         return generated.conversations()
     path = fetch.fetched(trace) if trace in fetch.TRACES else trace
     if path is None:
         raise InputError(where, f"{trace}, which is not at hand", "it fetched: make traces")
-    if not Path(path).exists():
+    if not trace or not Path(path).exists():
         raise InputError(where, repr(trace), f"a path or one of {', '.join(fetch.TRACES)}")
-    return read_trace([path])
+    log = Log([path])
+    found = log.trace()
+    for warning in log.warnings:
+        tell(f"{Path(path).name}: {warning}")
+    return found
 
 
 def _cell(fleet, trace: str | None, scenario, seed: int) -> dict[str, Any]:

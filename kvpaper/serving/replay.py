@@ -13,6 +13,9 @@ from kvpaper.serving.heap import NODE, NONE
 from kvpaper.serving.steps import steps_by_batch, with_axes
 from kvpaper.traces.block_trace import BlockTrace, require_identity
 
+# Each takes 8 B.
+_MOST_LINKS = 10**9
+
 
 @dataclass(frozen=True, slots=True)
 class Replay:
@@ -109,6 +112,10 @@ def _check(fleet: Fleet, trace: BlockTrace) -> None:
         raise InputError("trace", "components of prompts", "blocks of prefixes")
     if not (np.isfinite(trace.arrival_s).all() and (np.diff(trace.arrival_s) >= 0).all()):
         raise InputError("trace", "arrivals out of order", "arrivals that never decrease")
+    stores = fleet.prefill.instances * (1 + len(fleet.tiers))
+    if stores * trace.unique_blocks > _MOST_LINKS:
+        found = f"{fleet.prefill.instances} with {trace.unique_blocks} blocks of the trace"
+        raise InputError("instances", found, f"at most {_MOST_LINKS:,} blocks in all their caches")
     prompt, whole = int(trace.input_tokens.max()), int(_contexts(trace).max())
     block, table, decoding = trace.block_tokens, fleet.prefill.prefill_table, fleet.decoding
     tokens, blocks = "tokens", f"blocks of {block} tokens"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kvpaper import cli
+from kvpaper import cli, data
 from kvpaper.traces import fetch
 
 
@@ -70,6 +70,7 @@ def test_a_public_trace_that_is_not_at_hand_has_a_stand_in(capsys, monkeypatch):
     [
         (["nowhere"], "scenario"),
         (["quick", "--trace", "nowhere.jsonl"], "--trace: found 'nowhere.jsonl'"),
+        (["quick", "--trace", ""], "--trace: found ''"),
         (["quick", "--seed", "-1"], "--seed"),
     ],
 )
@@ -78,6 +79,51 @@ def test_what_is_wrong_is_told_in_one_line(capsys, arguments, message):
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+LOG = """{"timestamp": 2000, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}
+{"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}
+{"timestamp": 3000, "input_length": -5, "output_length": 5, "hash_ids": [1]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "capacity: {value: 141 GB",
+            "capacity: {value: 1.15 GB",
+            "hbm.capacity (kv_tokens)",
+        ),
+        ("capacity: {value: 1 TiB", "capacity: {value: 1 B", "hardware.tiers.dram.capacity (tier"),
+        ("beta:", "trace: ''\n  beta:", "trace: found ''"),
+        ("slo:", "fleet: {rate: 1e9}\nslo:", "fleet.rate (rate): found 1e+09 times 1,254"),
+        ("slo:", "fleet: {rate: 1e-9}\nslo:", "fleet.rate (rate): found 1e-09 of"),
+        ("slo:", "fleet: {prefill: {instances: 90000}}\nslo:", "fleet.prefill.instances (inst"),
+        ("slo:", "fleet: {prefill: {instances: 100000}}\nslo:", "fleet.prefill.instances: found"),
+        ("slo:", "fleet: {chunk: 9e9 tokens}\nslo:", "fleet.chunk (chunk_tokens)"),
+        ("slo:", "fleet: {prefill: {table: x}}\nslo:", "fleet.prefill.table (latency): found 'x'"),
+    ],
+)
+def test_what_does_not_fit_is_told_by_its_place(capsys, tmp_path, old, new, message):
+    text = (data.FOLDER / "scenarios" / "quick.yaml").read_text("utf-8")
+    assert old in text
+    file = tmp_path / "mine.yaml"
+    file.write_text(text.replace("  trace: null\n", "").replace(old, new, 1), encoding="utf-8")
+    code, out, err = run(capsys, file)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{file}:")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_what_was_odd_in_a_log_is_told(capsys, tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text(LOG)
+    code, _, err = run(capsys, "quick", "--trace", log, "--json")
+    assert code == 0
+    assert "warning: log.jsonl: 1 damaged lines skipped, the first " in err
+    assert "warning: log.jsonl: 1 requests out of order of arrival; sorted" in err
 
 
 def test_arrivals_without_blocks_are_refused(capsys, tmp_path):
