@@ -25,9 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Decide, print, write the report; Ctrl-C ends with 130 and leaves nothing behind."""
     report = arguments.report
-    if report and not (
-        report.suffix in (".html", ".md") and os.access(report.resolve().parent, os.W_OK)
-    ):
+    writes = report and os.access(report.resolve().parent, os.W_OK) and not report.is_dir()
+    if report and not (writes and report.suffix in (".html", ".md")):
         raise InputError("--report", str(report), "a file to write, .html or .md")
     try:
         answer, scenario = advise(arguments.scenario, arguments.trace)
@@ -57,11 +56,12 @@ def advise(name: str, log: str | None = None) -> tuple[dict[str, Any], Any]:
     from kvpaper import scenario as scenarios
     from kvpaper.advise import decide, flips
     from kvpaper.advise.answer import answer
-    from kvpaper.serving.command import read
+    from kvpaper.serving.command import read, source_of
 
     stated = scenarios.load(name)
-    scenario, source = decide.sized(stated), log or stated.workload.trace
-    trace = read(source, "--trace" if log else "workload.trace")
+    scenario, odd = decide.sized(stated), []
+    source, where = source_of(stated, log)
+    trace = read(source, where, odd.append)
     bench = decide.bench_of(scenario, trace)
     moved, number = flips.inputs(bench), count(1)
 
@@ -75,7 +75,7 @@ def advise(name: str, log: str | None = None) -> tuple[dict[str, Any], Any]:
     parts = ["kvpaper", "advise", name, *(["--trace", log] if log else [])]
     found |= {
         "trace": source or "generated",
-        "warnings": _warnings(found, stated, bench, trace, late),
+        "warnings": odd + _warnings(found, stated, bench, trace, late),
         "inputs": stated.inputs(
             ("model", "hardware", "serving", "workload", "slo", "prices", "fleet")
         ),

@@ -261,9 +261,15 @@ class TestCommand:
             (["quick", "--trace", "nowhere.jsonl"], "--trace: found 'nowhere.jsonl'"),
             (["quick", "--report", "out.pdf"], "--report: found out.pdf"),
             (["quick", "--report", "no/such/folder/out.md"], "--report"),
+            (["quick", "--report", "folder.html"], "--report: found folder.html"),
+            (["quick", "--trace", ""], "--trace: found ''"),
         ],
     )
-    def test_what_is_wrong_is_told_in_one_line(self, capsys, arguments, message):
+    def test_what_is_wrong_is_told_in_one_line(
+        self, capsys, tmp_path, monkeypatch, arguments, message
+    ):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "folder.html").mkdir()
         code = cli.main(["advise", *arguments])
         out, err = capsys.readouterr()
         assert (code, out, err.count("\n")) == (2, "", 1)
