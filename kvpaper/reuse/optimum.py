@@ -88,7 +88,8 @@ def compare(
     """Price a curve and its power law at every price whose optimum is well inside the law's range.
 
     That is from twice its lower end to half its upper one. None if no price has its optimum there,
-    as where the optimum leaps over the range, or if the closed form has none for this ``beta``.
+    as where the optimum leaps over the range or is worth nothing, or if the closed form has none
+    for this ``beta``.
 
     Returns
     -------
@@ -104,6 +105,10 @@ def compare(
     # A vertex is the optimum for prices between the slopes on its two sides.
     dearest, cheapest = upper.slopes[vertices[0] - 1], upper.slopes[vertices[-1]]
     price_ratio = np.geomspace(dearest, cheapest, _PRICES + 2)[1:-1]
+    # Where one slope leads from nothing through the range, rounding may put a price above it.
+    price_ratio = price_ratio[price_ratio < upper.slopes[0]]
+    if not len(price_ratio):
+        return None
     best = upper.optimum_blocks(price_ratio)
     closed = break_even_capacity(scale * beta / price_ratio, beta, float(curve.saturation_blocks))
     gain = net_value(curve, best, price_ratio)

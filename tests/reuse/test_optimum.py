@@ -61,3 +61,10 @@ def test_no_price_has_its_optimum_inside_a_jump():
     curve = curve_of([0.3] + [0.0] * 50 + [0.02] * 30)
     assert optimum.compare(curve, optimum.hull(curve), 0.5, 0.1, (2, 80)) is None
     assert optimum.compare(curve, optimum.hull(curve), 1.2, 0.1, (1, 200)) is None
+
+
+def test_where_nothing_is_gained_nothing_is_lost():
+    curve = curve_of([0.01] * 60)
+    at = np.arange(61)
+    straight = optimum.Hull(at, curve.hits, np.full(60, 0.01))
+    assert optimum.compare(curve, straight, 0.9, 0.1, (2, 80)) is None
