@@ -17,6 +17,8 @@ Rows = Iterable[Mapping[str, Any]] | pandas.DataFrame
 
 _YES_NO = ("within_slack", "on_critical_path")
 _TIERS = {"hbm": "HBM", "dram": "host DRAM", "nvme": "NVMe", "remote": "remote"}
+# Characters of a cell above which its table stacks on a narrow page.
+_WORDS = 36
 _CAPITALS = {"kv": "KV", "ttft": "TTFT", "tpot": "TPOT", "usd": "USD", "gpus": "GPUs"}
 _CAPITALS |= {"hbm": "HBM", "dram": "DRAM", "nvme": "NVMe"}
 # Suffix of a quantity -> units to choose from, ascending, and the words in its place.
@@ -116,8 +118,10 @@ def _table(rows: Rows, columns: list[str] | str | None, at: Sequence[str] = ()) 
         f"<tr>{''.join(map('{}{}</td>'.format, starts, map(escape, row)))}</tr>"
         for row in zip(*cells, strict=True)
     )
-    # Numbers are there to be compared along their columns, so those stay on a narrow page.
-    stacking = "" if 2 * sum(numeric) > len(numeric) else " stacking"
+    # Numbers are there to be compared along their columns, so those stay on a narrow page, unless
+    # long words beside them would stand one below the other.
+    long = any(len(text) > _WORDS for column in cells for text in column)
+    stacking = "" if 2 * sum(numeric) > len(numeric) and not long else " stacking"
     return (
         f'<table class="dataframe{stacking}">{caption}'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -79,7 +79,9 @@ def test_each_cell_names_its_column():
 
 def test_only_tables_of_words_stack():
     assert "stacking" in html([{"input": "model", "source": "the paper"}])
-    assert "stacking" not in html([{"model": "a", "small": 1.5, "large": 2.5}])
+    numbers = {"small": 1.5, "large": 2.5}
+    assert "stacking" not in html([{"model": "a"} | numbers])
+    assert "stacking" in html([{"model": "2 instances for prefill and 1 for decode"} | numbers])
 
 
 def test_folded():
