@@ -508,10 +508,10 @@ def amount(name: str, value: float) -> str:
 
 
 def turns(rows: pd.DataFrame) -> pd.DataFrame:
-    """Values of single inputs from which on another kind of fleet is the cheapest."""
+    """Values of single inputs beyond which another kind of fleet is the cheapest."""
     flips = rows[rows.quantity == "flips_at"]
     return pd.DataFrame(
-        {"model": one.model, "from": amount(one.input, one.value), "cheapest": CELLS[one.to]}
+        {"model": one.model, "beyond": amount(one.input, one.value), "cheapest": CELLS[one.to]}
         | {"in place of": CELLS[one.over]}
         for one in flips.itertuples()
     )
@@ -521,7 +521,7 @@ def _turns(rows: pd.DataFrame) -> str:
     flips = turns(rows)
     if len(flips):
         said = [
-            f"for {model}, " + listed([f"from {at} on {to}" for _, at, to, _ in part.to_numpy()])
+            f"for {model}, " + listed([f"to {to} beyond {at}" for _, at, to, _ in part.to_numpy()])
             for model, part in flips.groupby("model", sort=False)
         ]
         return f"What turns the verdict, one input at a time as it rises: {'; '.join(said)}."

@@ -194,8 +194,8 @@ def test_when_to_buy_says_what_it_depends_on(own, public, rows):
         "Buy flash: about as often as not. The cheapest fleet does so in 56 of 112 cases." in said
     )
     assert "(mooncake conversation never, mooncake synthetic always)" in said
-    assert "from DRAM at 30 USD/GB on split pools without tiers" in said
-    assert "from 120\N{NO-BREAK SPACE}ms a token on one pool with tiers" in said
+    assert "to split pools without tiers beyond DRAM at 30 USD/GB" in said
+    assert "to one pool with tiers beyond 120\N{NO-BREAK SPACE}ms a token" in said
     assert "20\N{NO-BREAK SPACE}min (Qwen3-30B-A3B)" in said
     steady = decision.when_to_buy(own, public, rows[rows.quantity != "flips_at"])
     assert "No input that was varied alone turns the verdict." in steady
