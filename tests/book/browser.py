@@ -45,12 +45,17 @@ class Tab:
         return answer["result"].get("value")
 
     def wait(self, expression: str):
-        """Wait until an expression is true in the page."""
+        """Wait until an expression is true in the page, which may be on its way to another."""
         deadline = time.monotonic() + 20
-        while not (value := self.evaluate(expression)):
+        while True:
+            try:
+                if value := self.evaluate(expression):
+                    return value
+            except AssertionError as error:
+                if "navigated" not in str(error):
+                    raise
             assert time.monotonic() < deadline, f"never true: {expression}"
             time.sleep(0.05)
-        return value
 
     def emulate(self, scheme: str = "light", medium: str = "screen") -> None:
         # Colours that fade in would be read half way.
