@@ -193,7 +193,7 @@ def ran(folder, tmp_path_factory):
     page = tmp_path_factory.mktemp("report") / "out.html"
     with pytest.MonkeyPatch.context() as patch:
         told = []
-        patch.setattr("builtins.print", lambda text, **to: told.append((text, "file" in to)))
+        patch.setattr("builtins.print", lambda text="", **to: told.append((text, "file" in to)))
         assert cli.main(["advise", path, "--json", "--report", str(page)]) == 0
     (printed,) = (text for text, aside in told if not aside)
     return json.loads(printed), [text for text, aside in told if aside], page
