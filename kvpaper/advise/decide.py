@@ -11,7 +11,7 @@ from kvpaper.serving import arrivals
 from kvpaper.serving.case import Case, Configuration
 from kvpaper.serving.cells import Bench, Cell, best_cells, costed, half_width
 from kvpaper.serving.fleet import Tier
-from kvpaper.traces.block_trace import BlockTrace
+from kvpaper.traces.block_trace import BlockTrace, require_identity
 
 # Value, low and high [USD per million output tokens].
 Band = dict[str, float]
@@ -107,8 +107,9 @@ def bench_of(scenario: Scenario, trace: BlockTrace) -> Bench:
     Raises
     ------
     InputError
-        If the log is too small for a percentile.
+        If the log is too small for a percentile, or its blocks have no ids.
     """
+    require_identity(trace.block_tokens, "trace")
     if trace.requests < _LEAST_REQUESTS or not trace.duration_s:
         found = f"{trace.requests} requests in {trace.duration_s:g} s"
         raise InputError("trace", found, f"at least {_LEAST_REQUESTS} over some time")

@@ -275,6 +275,15 @@ class TestCommand:
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
 
+    def test_arrivals_without_blocks_are_refused(self, capsys, tmp_path):
+        rows = (f"2023-11-16 18:{i // 60:02}:{i % 60:02},10,5\n" for i in range(200))
+        log = tmp_path / "azure.csv"
+        log.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(rows))
+        code = cli.main(["advise", "quick", "--trace", str(log)])
+        out, err = capsys.readouterr()
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "arrivals and lengths only" in err
+
     def test_a_log_too_small_says_so(self, folder, capsys, tmp_path):
         log = (folder / "requests.jsonl").read_text().splitlines()[:20]
         (tmp_path / "few.jsonl").write_text("\n".join(log))
