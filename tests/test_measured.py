@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pandas
 import pytest
 
 from kvpaper import answers, measured, results
@@ -363,6 +364,15 @@ def test_figures_have_a_panel_for_each_machine():
     ]
     assert figure.axes[0].lines[0].get_color() == figure.axes[1].lines[0].get_color()
     assert [len(axes.lines) for axes in figure.axes] == [2, 2]
+
+
+def test_a_title_is_no_wider_than_its_panel():
+    rows = results.table(measured.splits([split_record("2026-01-01")]))
+    several = pandas.concat([rows.assign(connector=f"connector {i}") for i in range(5)])
+    (split,) = figures.splits(several).axes
+    lines = split.get_title(loc="left").splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 62
 
 
 def test_figures_stand_without_a_record():

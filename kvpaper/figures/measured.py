@@ -5,6 +5,7 @@ machine is pale.
 """
 
 import itertools
+import textwrap
 
 import numpy as np
 import pandas as pd
@@ -51,8 +52,7 @@ def _panels(rows: pd.DataFrame, names: list[str], height: float):
     groups = list(rows.groupby(names))
     figure, each = panels(1 + height * len(groups), nrows=len(groups), squeeze=False)
     for axes, (told, part) in zip(each[:, 0], groups, strict=True):
-        name = ": ".join(map(str, reversed(told)))
-        axes.set_title(f"{name}\n{_runs(part)}", loc="left", fontsize=8)
+        axes.set_title(f"{': '.join(told[::-1])}\n{_runs(part)}", loc="left", fontsize=8)
         yield figure, axes, part
     legend_below(figure)
 
@@ -65,7 +65,7 @@ def _runs(part: pd.DataFrame) -> str:
         loads = own.groupby("load").run.nunique()
         count = ", ".join(f"{number} {load}" for load, number in loads.items())
         parts.append(f"{connector} {count}".strip())
-    return f"runs: {'; '.join(parts)}"
+    return textwrap.fill(f"runs: {'; '.join(parts)}", 62)  # characters of a panel's width
 
 
 def tiers(times: pd.DataFrame, fits: pd.DataFrame, shape: str) -> Figure:
