@@ -20,9 +20,10 @@ from kvpaper.errors import InputError
 from kvpaper.parallel import map_tasks
 from kvpaper.results import Row
 from kvpaper.scenario import Reads, Scenario, load
-from kvpaper.serving import arrivals, command, grid
+from kvpaper.serving import arrivals, grid
 from kvpaper.serving.case import Case, Configuration
 from kvpaper.serving.cells import Bench, Cell, best_cells, rows
+from kvpaper.serving.simulate import read
 from kvpaper.serving.sweep import checksum
 from kvpaper.traces import fetch, generated
 from kvpaper.traces.block_trace import BlockTrace
@@ -246,7 +247,7 @@ def of_scenario(scenario: Scenario | Reads) -> list[Row]:
     if name is None or name in fetch.TRACES:
         name, trace = generated.NAME, _generated(case)
     else:
-        name, trace = Path(name).stem, command.read(name, case.where("workload.trace"))
+        name, trace = Path(name).stem, read(name, case.where("workload.trace"))
     bench = Bench(Case.of(case, trace), trace)
     found = _point(bench, trace=name)[1]
     free = [row for row in evaluate.intervals(case) if row["loading"] == "free"]

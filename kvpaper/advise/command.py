@@ -56,7 +56,8 @@ def advise(name: str, log: str | None = None) -> tuple[dict[str, Any], Any]:
     from kvpaper import scenario as scenarios
     from kvpaper.advise import decide, flips
     from kvpaper.advise.answer import answer
-    from kvpaper.serving.command import read, source_of
+    from kvpaper.serving.command import source_of
+    from kvpaper.serving.simulate import read
 
     stated = scenarios.load(name)
     scenario, odd = decide.sized(stated), []

@@ -15,7 +15,7 @@ import numpy as np
 from kvpaper import data, results
 from kvpaper.results import Row, row
 from kvpaper.scenario import Reads, Scenario, load
-from kvpaper.serving import build, command, measures
+from kvpaper.serving import build, measures, simulate
 from kvpaper.serving.cells import CELLS
 from kvpaper.serving.grid import Point, at
 from kvpaper.serving.replay import replay
@@ -87,8 +87,8 @@ def rows(scenario: Scenario, trace: str | None, processes: int | None = 1) -> li
     InputError
         If the scenario, the trace or the grid is at fault.
     """
-    requests = command.read(trace, scenario.where("workload.trace"))
-    requests = command.asked(requests, scenario.fleet.rate, 0)
+    requests = simulate.read(trace, scenario.where("workload.trace"))
+    requests = simulate.asked(requests, scenario.fleet.rate, 0)
     answer = sweep(scenario, requests, trace, processes=processes)
     table = build.fleet(scenario, requests).prefill.prefill_table
     cold_s = table.prefill_time(np.maximum(requests.input_tokens, 1))

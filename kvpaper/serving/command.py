@@ -1,9 +1,8 @@
-"""``kvpaper simulate`` and ``sweep``: a scenario and a trace in, the answer of the contract out."""
+"""``kvpaper simulate`` and ``sweep``: what is asked for in, the answer of the contract out."""
 
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay, answer, print; messages go to standard error."""
+    from kvpaper.serving import simulate
+
     case = given(arguments.scenario, arguments.trace, arguments.seed)
     with _stated(case[0]):
-        found = answer(*case)
+        found = simulate.answer(*case)
     for warning in found["warnings"]:
-        _warn(warning)
+        simulate.warn(warning)
     print(json.dumps(found, indent=1, allow_nan=False) if arguments.json else render(found))
     return 0
 
@@ -42,7 +43,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_sweep(arguments: argparse.Namespace) -> int:
     """Replay the grid, answer, print; progress and messages go to standard error."""
-    from kvpaper.serving import sweep
+    from kvpaper.serving import simulate, sweep
 
     processes = arguments.processes
     if processes is not None and not 1 <= processes <= 10**4:
@@ -55,7 +56,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
         print(f"stopped; the same command goes on from {folder}", file=sys.stderr)
         return 130
     for warning in answer["warnings"]:
-        _warn(warning)
+        simulate.warn(warning)
     reasons: dict[str, list[dict]] = {}
     for one in answer["failed"]:
         reasons.setdefault(one["reason"], []).append(one["point"])
@@ -73,10 +74,6 @@ def _progress(done: int, of: int) -> None:
         print(f"{done} of {of} points", file=sys.stderr, flush=True)
 
 
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
-
-
 def given(name: str, trace: str | None, seed: int) -> tuple:
     """Scenario, what its trace asks at the fleet's rate, the trace's name, seed.
 
@@ -89,6 +86,7 @@ def given(name: str, trace: str | None, seed: int) -> tuple:
         If scenario, trace or seed is at fault.
     """
     from kvpaper import scenario as scenarios
+    from kvpaper.serving import simulate
     from kvpaper.traces import fetch
 
     if not 0 <= seed < 2**63:
@@ -96,13 +94,13 @@ def given(name: str, trace: str | None, seed: int) -> tuple:
     scenario = scenarios.load(name)
     named = scenario.workload.trace
     if trace is None and named in fetch.TRACES and fetch.fetched(named) is None:
-        _warn(f"no {named} (make traces): a generated trace instead")
-        requests, source = read(None, ""), f"generated instead of {named}"
+        simulate.warn(f"no {named} (make traces): a generated trace instead")
+        requests, source = simulate.read(None, ""), f"generated instead of {named}"
     else:
         source, where = source_of(scenario, trace)
-        requests = read(source, where)
+        requests = simulate.read(source, where)
     with _stated(scenario):
-        requests = asked(requests, scenario.fleet.rate, seed)
+        requests = simulate.asked(requests, scenario.fleet.rate, seed)
     return scenario, requests, source, seed
 
 
@@ -130,86 +128,6 @@ def _stated(scenario):
     except InputError as error:
         key = keys.get(error.where)
         raise error.at(scenario.where(key)) if key else error from None
-
-
-def asked(requests, rate: float, seed: int):
-    """A trace as it is replayed: coarse timestamps spread, at a multiple of its rate."""
-    from kvpaper.serving import arrivals
-
-    requests = arrivals.spread(requests, seed)
-    return requests if rate == 1 else arrivals.scaled(requests, rate, seed)
-
-
-def answer(scenario, requests, source: str | None, seed: int) -> dict[str, Any]:
-    """What a replay of these requests on the scenario's fleet says."""
-    from kvpaper.serving import build
-    from kvpaper.serving.measures import measures
-    from kvpaper.serving.replay import replay
-
-    fleet = build.fleet(scenario, requests)
-    measured = measures(replay(fleet, requests, seed), scenario)
-    found = {"cell": _cell(fleet, source, scenario, seed), **measured}
-    return found | {"warnings": _warnings(found, scenario)}
-
-
-def read(trace: str | None, where: str, tell: Callable[[str], None] = _warn):
-    """A trace by the name of a public one or by its path; a generated one for None.
-
-    What was odd or damaged in it is told.
-    """
-    from kvpaper.traces import fetch, generated
-    from kvpaper.traces.load import Log
-
-    if trace is None:
-        return generated.conversations()
-    path = fetch.fetched(trace) if trace in fetch.TRACES else trace
-    if path is None:
-        raise InputError(where, f"{trace}, which is not at hand", "it fetched: make traces")
-    if not trace or not Path(path).exists():
-        raise InputError(where, repr(trace), f"a path or one of {', '.join(fetch.TRACES)}")
-    log = Log([path])
-    found = log.trace()
-    for warning in log.warnings:
-        tell(f"{Path(path).name}: {warning}")
-    return found
-
-
-def _cell(fleet, trace: str | None, scenario, seed: int) -> dict[str, Any]:
-    """What was replayed, in words and numbers that tell one configuration from another."""
-    kinds = {fleet.prefill.prefill_table.kind, fleet.decoding.decode_table.kind}
-    return {
-        "model": scenario.model.name,
-        "trace": trace or "generated",
-        "rate": scenario.fleet.rate,
-        "seed": seed,
-        "pools": {
-            name: {"instances": pool.instances, "gpus": pool.gpus, "kv_tokens": pool.kv_tokens}
-            for name, pool in (("prefill", fleet.prefill), ("decode", fleet.decode))
-            if pool is not None
-        },
-        "chunk_tokens": fleet.prefill.chunk_tokens,
-        "gpus": fleet.gpus,
-        "tiers": {tier.name: tier.capacity_bytes for tier in fleet.tiers},
-        "scopes": {tier.name: tier.scope for tier in fleet.tiers},
-        "router": fleet.router,
-        "fetch": fleet.fetch,
-        "first_token_from": fleet.first_token_from,
-        "latencies": "tabulated" if kinds == {"tabulated"} else "predicted",
-    }
-
-
-def _warnings(answer: dict[str, Any], scenario) -> list[str]:
-    from kvpaper.serving import build
-
-    found = []
-    if answer["hits_still_rise"]:
-        found.append("hits still rise at the end: the caches are not warm, costs are upper bounds")
-    if answer["cell"]["latencies"] == "predicted":
-        found.append("latencies are predicted, not tabulated, for this model or these lengths")
-    left_out = ", ".join(build.unpriced(scenario))
-    if left_out:
-        found.append(f"no price for {left_out}: left out; with a price of 0 it would be used")
-    return found
 
 
 def render(answer: dict[str, Any]) -> str:

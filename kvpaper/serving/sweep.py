@@ -21,7 +21,7 @@ from kvpaper import data
 from kvpaper.errors import InputError
 from kvpaper.parallel import map_tasks
 from kvpaper.scenario import Scenario
-from kvpaper.serving import command
+from kvpaper.serving import simulate
 from kvpaper.serving.grid import Point, at, grid
 from kvpaper.traces.block_trace import BlockTrace, require_identity
 
@@ -32,7 +32,7 @@ def _replayed(point: Point, common: tuple) -> dict[str, Any]:
     """The answer of a point, or the reason why it has none."""
     scenario, *rest = common
     try:
-        return command.answer(at(scenario, point), *rest)
+        return simulate.answer(at(scenario, point), *rest)
     except InputError as error:
         return {"reason": str(error)}
     except Exception as error:  # one point's fault of ours must not cost the others

@@ -13,7 +13,7 @@ from kvpaper import cli, data, scenario
 from kvpaper.advise import answer, decide, flips, report
 from kvpaper.advise.decide import CRITICAL_PATH, NOT, PREFETCH, cheaper, kind
 from kvpaper.serving.cells import Bench, costed
-from kvpaper.serving.command import read
+from kvpaper.serving.simulate import read
 from kvpaper.traces import generated
 
 EXAMPLES = data.FOLDER / "examples"

@@ -7,7 +7,7 @@ import pytest
 
 from kvpaper import data, results, scenario
 from kvpaper.scenario import Reads
-from kvpaper.serving import chapter, command
+from kvpaper.serving import chapter, simulate
 from kvpaper.traces import fetch
 
 QUICK = (data.FOLDER / "scenarios" / "quick.yaml").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def small(tmp_path_factory):
 
 def test_a_point_is_what_simulate_says_of_it(small):
     case, rows = small
-    answer = command.answer(case, command.asked(command.read(None, ""), 1.0, 0), None, 0)
+    answer = simulate.answer(case, simulate.asked(simulate.read(None, ""), 1.0, 0), None, 0)
     one = rows[(rows.pools == "1") & (rows.dram_bytes == 0) & rows.standing.notna()]
     found = dict(zip(one.quantity, one.value, strict=True))
     assert found["ttft_s"] == answer["ttft_s"]["p90"]
@@ -117,12 +117,12 @@ def test_committed_rows_are_what_the_code_gives(name):
     kept = results.read("public", chapter.STEM)
     kept = kept[(kept.inputs == chapter.digest(case)) & kept.standing.notna()]
     few = kept.drop_duplicates(["pools", "dram_bytes", "nvme_bytes", "router"]).iloc[::40]
-    requests = command.read(case.workload.trace, "")
-    requests = command.asked(requests, case.fleet.rate, 0)
+    requests = simulate.read(case.workload.trace, "")
+    requests = simulate.asked(requests, case.fleet.rate, 0)
     for told in json.loads(few.to_json(orient="records")):
         names = {name: told[name] for name in chapter.Point._fields}
         point = chapter.Point.of(names | {"model": None})
-        answer = command.answer(chapter.at(case, point), requests, None, 0)
+        answer = simulate.answer(chapter.at(case, point), requests, None, 0)
         at = (kept[list(point._fields[1:3])] == [point.dram_bytes, point.nvme_bytes]).all(axis=1)
         at &= (kept.pools == told["pools"]) & (kept.router == point.router)
         found = kept[at].set_index("quantity").value

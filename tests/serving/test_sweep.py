@@ -12,7 +12,7 @@ import pytest
 
 from kvpaper import cli, data, scenario
 from kvpaper.errors import InputError
-from kvpaper.serving import command
+from kvpaper.serving import command, simulate
 from kvpaper.serving.grid import Point, at, grid
 from kvpaper.serving.sweep import frontier, knee, sweep
 from kvpaper.traces import generated
@@ -57,7 +57,7 @@ def test_a_grid_that_names_nothing_surrounds_what_the_load_needs(tmp_path):
     assert min(sum(one.pools) for one in grid(four, REQUESTS)) == 4
     busy = loaded(tmp_path, "", QUICK.replace("580 TFLOP/s", "5 TFLOP/s"))
     # 6,000 tokens of a model of half a billion parameters at 5 TFLOP/s: more than a second each.
-    fast = command.asked(REQUESTS, 100.0, 0)
+    fast = simulate.asked(REQUESTS, 100.0, 0)
     assert min(sum(one.pools) for one in grid(busy, fast)) > 3
 
 
@@ -136,7 +136,7 @@ def test_json_has_the_keys_of_the_contract_and_the_frontier_is_one(capsys, tmp_p
     assert "6 of 6 points" in err
     assert len(answer["points"]) == 6
     # A point is what simulate says of the same fleet.
-    simulated = command.answer(*command.given(name, None, 0))
+    simulated = simulate.answer(*command.given(name, None, 0))
     own = next(one for one in answer["points"] if one["point"]["pools"] == "1")
     assert own.keys() - {"point"} == simulated.keys()
     for one in answer["points"]:
@@ -213,7 +213,7 @@ def test_a_cache_smaller_than_a_request_is_a_reason_and_nothing_left_is_told(cap
 
 
 def test_overload_and_requests_out_of_order_are_answered(tmp_path):
-    crowd = command.asked(REQUESTS, 30.0, 0)
+    crowd = simulate.asked(REQUESTS, 30.0, 0)
     slow = QUICK.replace("580 TFLOP/s", "1 TFLOP/s")
     alone = "sweep: {pools: 1, dram: 0 GB, nvme: 0 GB}"
     answer = sweep(loaded(tmp_path, alone, slow), crowd, processes=1)
@@ -225,7 +225,7 @@ def test_overload_and_requests_out_of_order_are_answered(tmp_path):
     rows = [{"timestamp": 1000 * (i ^ 1), "input_length": 512, "output_length": 2, "hash_ids": [i]}
             for i in range(20)]  # fmt: skip
     log.write_text("\n".join(map(json.dumps, rows)))
-    found = command.read(str(log), "--trace")
+    found = simulate.read(str(log), "--trace")
     assert sweep(loaded(tmp_path), found, processes=1)["points"][0]["requests"] == 20
 
 
