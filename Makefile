@@ -97,8 +97,8 @@ measure: $(ENV) ## Time the tiers of this machine: memory, disk, LMCache if .eng
 	$(BIN)/kvpaper measure tiers $(addprefix --python ,$(wildcard .engine/bin/python))
 
 .PHONY: canary
-canary: $(ENV) $(ENGINE) ## The paper's 2x2 and disaggregation on real engines of this machine (an hour or two)
-	@echo "This starts about 20 engines one after the other: an hour or two on two quiet cores, 16 GiB of memory,"
+canary: $(ENV) $(ENGINE) ## The paper's 2x2 and disaggregation on real engines of this machine (45 minutes to two hours)
+	@echo "This starts about 20 engines one after the other: 45 minutes to two hours on two cores, 16 GiB of memory,"
 	@echo "5 GB of disk. Ctrl-C loses the cell under way; the next call goes on after it. Records: data/measured"
 	$(BIN)/kvpaper measure disagg --connector nixl
 	$(BIN)/kvpaper measure disagg --connector lmcache --loops shared:0.4:1
