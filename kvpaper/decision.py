@@ -243,21 +243,23 @@ def _drops(at: pd.DataFrame) -> str:
 def finer(cases: pd.DataFrame) -> str:
     """What a fleet of more instances changes, which can be split more finely."""
     sized = cases[(cases.varied == "gpus") & cases.usd_both.notna() & cases.usd_none.notna()]
-    said, split = [], np.zeros(2, int)
+    said, split, moved = [], np.zeros(2, int), False
     for model, part in sized.groupby("model", sort=False):
         ends = [part.loc[part["at"].agg(end)] for end in ("idxmin", "idxmax")]
         if ends[0]["at"] == ends[1]["at"]:
             continue
         few, many = (_change(math.log(one.usd_none / one.usd_both)) for one in ends)
         said.append(f"{model} {many} on {ends[1]['at']:.0f} GPUs, {few} on {ends[0]['at']:.0f}")
-        split += [one.cheapest in SPLIT for one in ends]
+        splits = [one.cheapest in SPLIT for one in ends]
+        split += splits
+        moved |= splits[0] != splits[1]
     if not said:
         return ""
     return (
         "Pools come in whole instances, so a larger fleet can be split more finely, and that alone "
-        f"moves the verdict. Split pools with tiers against one pool without: {'; '.join(said)}. "
-        f"Split pools are the cheapest for {split[1]} of {counted(len(said), 'model')} on the "
-        f"larger fleets, for {split[0]} on the smaller ones."
+        f"moves {'the' if moved else 'no'} verdict. Split pools with tiers against one pool "
+        f"without: {'; '.join(said)}. Split pools are the cheapest for {split[1]} of "
+        f"{counted(len(said), 'model')} on the larger fleets, for {split[0]} on the smaller ones."
     )
 
 

@@ -233,6 +233,9 @@ def test_a_larger_fleet_is_told_by_model():
     said = decision.finer(pd.DataFrame(rows))
     assert "m \N{MINUS SIGN}20% on 32 GPUs, +20% on 16" in said
     assert "for 1 of 1 model on the larger fleets, for 0 on the smaller" in said
+    assert "that alone moves the verdict" in said
+    alike = [row | {"cheapest": "both"} for row in rows]
+    assert "that alone moves no verdict" in decision.finer(pd.DataFrame(alike))
     assert not decision.finer(pd.DataFrame(rows[:1]))
 
 
